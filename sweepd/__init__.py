@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from sweepd.optimize.api.study import Study as Study
     from sweepd.optimize.api.study import list_studies as list_studies
     from sweepd.optimize.api.study import load_study as load_study
+    from sweepd.optimize.study.space.objects import choice as choice
+    from sweepd.optimize.study.space.objects import log_float as log_float
+    from sweepd.optimize.study.space.objects import log_int as log_int
+    from sweepd.optimize.study.space.objects import uniform_float as uniform_float
+    from sweepd.optimize.study.space.objects import uniform_int as uniform_int
     from sweepd.program import checkpoint_dir as checkpoint_dir
     from sweepd.program import out_dir as out_dir
     from sweepd.program import params as params
@@ -41,15 +46,20 @@ _MODULES = {
     "RunError": "sweepd.envs.support.errors",
     "Study": "sweepd.optimize.api.study",
     "checkpoint_dir": "sweepd.program",
+    "choice": "sweepd.optimize.study.space.objects",
     "create_study": "sweepd.hooks",
     "evaluate": "sweepd.deploy.api.policy",
     "list_studies": "sweepd.optimize.api.study",
     "load_policy": "sweepd.deploy.api.policy",
     "load_study": "sweepd.optimize.api.study",
+    "log_float": "sweepd.optimize.study.space.objects",
+    "log_int": "sweepd.optimize.study.space.objects",
     "out_dir": "sweepd.program",
     "params": "sweepd.program",
     "promote": "sweepd.deploy.api.promotion",
     "report": "sweepd.program",
+    "uniform_float": "sweepd.optimize.study.space.objects",
+    "uniform_int": "sweepd.optimize.study.space.objects",
 }
 __all__ = list(_MODULES)
 

@@ -37,8 +37,9 @@ def create_study(name: str | None = None, **settings: Any) -> Study:
         name: name of the study. Default: `crypto-TIMEFRAME`, or the name of the game.
         **settings: the flags of `sweepd train`, with _ for -: for example `env="cartpole"`,
             `n_trials=8`, `budget=50_000`, `data_dir="data/binance"`, `tickers=["BTC/USD"]`,
-            `search_space="space.toml"`, `gpu="cpu"`, `runs_dir="runs"`. Units and defaults are
-            those of the flags. Flags that need a process of their own are refused.
+            `search_space={"learning_rate": sweepd.log_float(1e-5, 1e-2)}`, `gpu="cpu"`,
+            `runs_dir="runs"`. Units and defaults are those of the flags. Flags that need a process
+            of their own are refused.
 
     Returns:
         The study; nothing is trained before `Study.run`.

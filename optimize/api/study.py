@@ -26,6 +26,7 @@ from sweepd.optimize.study.record.database import StudyDatabase, open_to_read, s
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
+from sweepd.optimize.study.space.objects import space_text
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions
@@ -198,7 +199,10 @@ def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) ->
     for flag, instead in FOR_COMMANDS.items():
         if flag in settings:
             raise InputError(f"{source}: {flag} is a flag of `sweepd train`; {instead}")
-    named = settings if name is None else {**settings, "study_name": name}
+    named = dict(settings) if name is None else {**settings, "study_name": name}
+    space = named.get("search_space")
+    if isinstance(space, Mapping) or callable(space):
+        named["search_space"] = space_text(space)
     flags, given = read_flags(StudySettings, named, source)
     if flags.gpu == "all":
         raise InputError(

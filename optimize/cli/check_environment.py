@@ -43,7 +43,7 @@ from sweepd.optimize.study.fit import (
     refuse_misfit,
 )
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.parsing import NARROW, load_space
+from sweepd.optimize.study.space.parsing import NARROW, is_own_space, load_space, space_source
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.worker.freeze import choose_search, draft_spec, fit_request
 
@@ -287,17 +287,14 @@ def _numbers(request: Request, space: SearchSpace) -> Iterator[Finding]:
             "n-envs", lambda: fit_num_envs(request.n_envs or 1, unit, request.env, fixed=True)
         )
         # Included minibatches are fitted to any number, as `_minibatches` says.
-        fitted = not _own_space(request) and any(request.n_envs * horizon % n for n in sizes)
+        fitted = not is_own_space(request.search_space) and any(
+            request.n_envs * horizon % n for n in sizes
+        )
         found = f"{request.n_envs}" if fitted else f"{request.n_envs}; {fits}"
         yield from own.failures or [Finding(True, "n-envs", found)]
         if not own.failures and sizes:
             yield _minibatches(request, sizes)
     yield _budget(request)
-
-
-def _own_space(request: Request) -> bool:
-    """Return whether the user wrote the search space, whose numbers are never changed."""
-    return request.search_space.endswith(".toml")
 
 
 def _minibatches(request: Request, sizes: tuple[int, ...]) -> Finding:
@@ -307,8 +304,8 @@ def _minibatches(request: Request, sizes: tuple[int, ...]) -> Finding:
     listed = ", ".join(map(str, sizes))
     if not any(transitions % size for size in sizes):
         return Finding(True, "minibatch", f"{listed} divide the {rollout} of a rollout")
-    if _own_space(request):
-        source = f"--search-space {request.search_space}"
+    if is_own_space(request.search_space):
+        source = space_source(request.search_space)
         misfit = _Attempt(
             "minibatch", lambda: refuse_misfit(sizes, num_envs, request.horizon, source)
         )

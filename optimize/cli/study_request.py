@@ -15,7 +15,7 @@ from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import misplaced_settings, objective_of
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.parsing import NARROW, load_space
+from sweepd.optimize.study.space.parsing import NARROW, load_space, space_source
 
 SPACE_MISSING = (
     "--search-space is missing: name a TOML file with the command's parameters, such as\n"
@@ -56,7 +56,7 @@ def make_request(
     idle = sorted(defaults.keys() & misplaced_settings(kind))
     if idle:
         raise InputError(
-            f"{request.search_space}: [study] {idle[0]} has no effect on {kind.title}; leave it out"
+            f"{space_source(request.search_space)}: [study] {idle[0]} has no effect on {kind.title}; leave it out"
         )
     chosen = given | preset_of(settings).keys()
     return dataclasses.replace(request, **{n: v for n, v in defaults.items() if n not in chosen})

@@ -13,6 +13,7 @@ from sweepd.optimize.study.record.configurations import PBT
 from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, is_command
 from sweepd.optimize.study.sampling.evolution import FEWEST
 from sweepd.optimize.study.sampling.samplers import AUTO
+from sweepd.optimize.study.space.parsing import space_source
 from sweepd.optimize.study.space.search_space import SearchSpace
 
 MOST_MEMBERS = 40  # of a population whose size is chosen automatically
@@ -133,12 +134,12 @@ def _check_space(request: Request, space: SearchSpace) -> None:
     if varied:
         raise InputError(
             f"--search pbt varies hyperparameters of the algorithm alone: [env] {varied[0]} of "
-            f"--search-space {request.search_space} must be a constant"
+            f"{space_source(request.search_space)} must be a constant"
         )
     kept = request.subject.learner.params.of_the_run  # type: ignore[attr-defined]
     own = space.tables[request.subject.learner.table]
     if not any(d.value is None for name, d in own.items() if name not in kept):
         raise InputError(
-            f"--search pbt has nothing to change: --search-space {request.search_space} has no "
+            f"--search pbt has nothing to change: {space_source(request.search_space)} has no "
             f"range in [{request.subject.learner.table}] that may change during a training"
         )

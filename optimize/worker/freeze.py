@@ -55,7 +55,7 @@ from sweepd.optimize.study.sampling.pruners import PRUNERS
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 from sweepd.optimize.study.settings.setting import Setting, declared
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.parsing import NARROW, load_space
+from sweepd.optimize.study.space.parsing import NARROW, is_own_space, load_space, space_source
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import Subject, subject_of
 from sweepd.optimize.study.spec import field_of, refuse_other, refuse_schedules, with_field
@@ -295,8 +295,8 @@ def decide(
     if warning:
         say(f"warning: {warning}")
     space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
-    chosen_by_user = request.search_space.endswith(".toml")
-    source = f"--search-space {request.search_space}" if chosen_by_user else ""
+    chosen_by_user = is_own_space(request.search_space)
+    source = space_source(request.search_space) if chosen_by_user else ""
     request = choose_search(kind.completed(request, space), space)
     request = fit_request(request, space, source, say)
     bars = bars or kind.load_bars(request)

@@ -22,6 +22,7 @@ from sweepd.optimize.study.record.configurations import RACE
 from sweepd.optimize.study.record.stored import COMMAND, CommandSpec
 from sweepd.optimize.study.settings.command import CommandSettings
 from sweepd.optimize.study.settings.study import StudySettings
+from sweepd.optimize.study.space.parsing import space_source
 from sweepd.optimize.study.space.search_space import SearchSpace
 
 TOGETHER = 4  # trials of a batch that are compared at their rungs
@@ -70,7 +71,7 @@ class CommandObjective(Objective[CommandSpec]):
     def completed(self, request: Request, space: SearchSpace) -> Request:
         """Return the request without a pruner if there is nothing to prune at."""
         names = [dimension.name for dimension in space.dimensions]
-        check_names(self.command, names, f"--search-space {request.search_space}")
+        check_names(self.command, names, space_source(request.search_space))
         if request.rungs > 1 or "pruner" in request.given:
             return request
         return dataclasses.replace(request, pruner="none")

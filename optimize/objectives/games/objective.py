@@ -38,6 +38,7 @@ from sweepd.optimize.study.record.stored import MEAN, GameSpec
 from sweepd.optimize.study.settings.game import GameSettings
 from sweepd.optimize.study.settings.setting import flag_of
 from sweepd.optimize.study.settings.study import StudySettings
+from sweepd.optimize.study.space.parsing import space_source
 from sweepd.optimize.study.space.search_space import SearchSpace
 
 RACE_RUNGS = 10  # evaluations of a trial in a race
@@ -106,7 +107,7 @@ class GameObjective(MemberObjective[GameSpec]):
         included = request.search_space in request.subject.presets
         if own and not included and (curriculum is None or curriculum.phases != own.phases):
             raise InputError(
-                f"--search-space {request.search_space} has [[phases]] that --phases or "
+                f"{space_source(request.search_space)} has [[phases]] that --phases or "
                 "--opponents contradicts; leave one of them out"
             )
         past = {name: getattr(request, name) for name in PAST_FLAGS}
@@ -125,7 +126,7 @@ class GameObjective(MemberObjective[GameSpec]):
         for name, dimension in space.tables["env"].items():
             if dimension.value is None and all(name in phase.env for phase in curriculum.phases):
                 raise InputError(
-                    f"--search-space {request.search_space}: [env] {name} would have no effect, "
+                    f"{space_source(request.search_space)}: [env] {name} would have no effect, "
                     "since every phase sets it; leave one of them out"
                 )
         found = find_bundles(curriculum, self.environment, request.load_bundle)

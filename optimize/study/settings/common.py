@@ -65,7 +65,8 @@ class CommonSettings:
         Setting(
             Panel.STUDY,
             "A preset (wide, large or demo for markets, game for games), a TOML file like those in "
-            "optimize/spaces, or narrow:STUDY#TRIAL for the neighbourhood of a trial. Default: "
+            "optimize/spaces, its parameters as JSON, or narrow:STUDY#TRIAL for the neighbourhood of "
+            "a trial. Default: "
             "wide, or game; a command needs a file with a table [params].",
         ),
     ] = None

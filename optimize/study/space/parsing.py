@@ -16,10 +16,15 @@ The space of a program has one table, `[params]`, with any names; `name` and `ve
 out. A space for a game of two seats may have `[[phases]]` (`sweepd.envs.games.phase_files`). A space for
 a game or a program may have a table `[study]`, with the defaults of flags: budget = 10_000_000, …
 (`StudyDefaults`). A parameter that is not named keeps its default.
+
+A space may also be given as JSON, `{"learning_rate": {"low": 1e-4, "high": 2e-3, "log": true}}`, with
+the tables of a file or, without tables, the names of parameters of any of them.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
@@ -37,13 +42,14 @@ from sweepd.optimize.study.record.stored import StudySpec
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.dimension import Dimension
+from sweepd.optimize.study.space.objects import ENTRY_KEYS
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import MARKET_PPO, Scalar, Subject, subject_of
 
 NARROW = "narrow:"  # of `--search-space`: the space around a trial of another study
+INLINE = "{"  # of `--search-space`: JSON in place of a file
+FLAG = "--search-space"
 HEAD_KEYS = frozenset({"name", "version", "description"})  # besides the tables
-# Keys of a parameter's entry.
-ENTRY_KEYS = frozenset({"low", "high", "log", "step", "off", "start", "choices", "value"})
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -69,13 +75,15 @@ def load_space(
     `sweepd.optimize.worker.freeze.resolve_space` handles `narrow:…`, which needs a study.
 
     Args:
-        name: preset or path.
+        name: preset, path, or the space itself as JSON.
         subject: environment and algorithm.
         timeframe: length of the bars, for the entries that depend on it.
 
     Raises:
         InputError: there is no such preset or file, or an entry of it is invalid.
     """
+    if name.startswith(INLINE):
+        return parse_space(_inline(name, subject), subject, timeframe, FLAG)
     if name in subject.presets:
         described = tomllib.loads(preset_text(name, subject))
         if subject.learner.space:
@@ -93,6 +101,47 @@ def load_space(
     if subject.free:
         described = {"name": subject.learner_table, "version": 1, **described}
     return parse_space(described, subject, timeframe, name)
+
+
+def is_own_space(name: str) -> bool:
+    """Return whether the user wrote the space of this name, whose numbers are never changed."""
+    return name.endswith(".toml") or name.startswith(INLINE)
+
+
+def space_source(name: str) -> str:
+    """Return the space of this name in messages."""
+    return FLAG if name.startswith(INLINE) else f"{FLAG} {name}"
+
+
+def _inline(text: str, subject: Subject) -> dict[str, Any]:
+    """Return the tables of a space that is given as JSON."""
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f'{FLAG} {text:.60}: this is no JSON ({error}); write it like {{"learning_rate": '
+            '{"low": 1e-5, "high": 1e-2, "log": true}}'
+        ) from None
+    head: dict[str, Any] = {"name": subject.learner_table, "version": 1}
+    if set(given) & set(subject.tables):
+        return head | given
+    tables: dict[str, dict[str, Any]] = {}
+    names = {} if subject.free else {table: subject.names(table) for table in subject.tables}
+    for name, entry in given.items():
+        table = subject.learner_table if subject.free else _table_of(name, names)
+        tables.setdefault(table, {})[name] = entry
+    return head | tables
+
+
+def _table_of(name: str, names: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table that has a parameter of this name."""
+    found = next((table for table, own in names.items() if name in own), None)
+    if found is not None:
+        return found
+    known = sorted(one for own in names.values() for one in own)
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}"
+    raise InputError(f"{FLAG}: {name} is not a parameter; {hint}")
 
 
 def preset_text(name: str, subject: Subject = MARKET_PPO) -> str:
