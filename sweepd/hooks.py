@@ -39,7 +39,9 @@ def create_study(name: str | None = None, **settings: Any) -> Study:
             `n_trials=8`, `budget=50_000`, `data_dir="data/binance"`, `tickers=["BTC/USD"]`,
             `search_space={"learning_rate": sweepd.log_float(1e-5, 1e-2)}`, `gpu="cpu"`,
             `runs_dir="runs"`. Units and defaults are those of the flags. Flags that need a process
-            of their own are refused.
+            of their own are refused. Besides, there are
+            `env`: also a class or function that makes an environment, with `env_kwargs`;
+            `search_space`: also parameters by name, or a function of an Optuna trial.
 
     Returns:
         The study; nothing is trained before `Study.run`.

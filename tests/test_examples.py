@@ -33,6 +33,7 @@ PROGRAMS = {
     "pursuit": "the chaser catches",
     "search_space": "the algorithm gets",
     "study_in_python": "best trial: ",
+    "study_of_own_env": "first action: 1",
     "study_results": "episodes.parquet",
     "two_player_game": "after 7 rounds: 7 and -7",
 }

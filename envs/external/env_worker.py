@@ -30,6 +30,7 @@ from sweepd.envs.external.shared_memory import (
     SharedMemory,
 )
 from sweepd.envs.external.sources import Source
+from sweepd.envs.support.naming import IMPORTING, import_paths
 
 IN_WORKER = "SWEEPD_ENV_WORKER"  # variable in the environment of env workers
 START_TIMEOUT = 120.0  # seconds to import modules and make environments
@@ -78,12 +79,12 @@ class EnvWorker:
         lifeline, self._lifeline = os.pipe()
         self._report = tempfile.TemporaryFile()  # noqa: SIM115 - its tracebacks on crash or hang
         handles = (memory.handle, wake.fileno(), calls.fileno(), lifeline, self._report.fileno())
-        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        own = {"PYTHONPATH": import_paths(), "OMP_NUM_THREADS": "1", IN_WORKER: "1", IMPORTING: "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sweepd.envs.external.env_worker_main", *map(str, handles)],
             pass_fds=(*handles, *guarded()),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", IN_WORKER: "1"},
+            env={**os.environ, **own},
             start_new_session=True,  # Ctrl-C in the terminal reaches only the parent
         )
         for handle in (wake, calls):

@@ -26,11 +26,11 @@ from gymnasium.envs.registration import EnvSpec
 from sweepd.envs.external import wrapping
 from sweepd.envs.external.adapters import ParallelFromAec
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.naming import MAIN
 from sweepd.envs.support.plugins import find, load
 
 GYM, VECTOR, PETTINGZOO = "gym:", "vector:", "pettingzoo:"
 PREFIXES = (GYM, VECTOR, PETTINGZOO)
-MAIN = "__main__"  # the module of the running script
 LIMIT = "max_episode_steps"  # an argument of every single environment
 SIZE = "num_envs"  # a function with this argument is told how many environments to make at once
 
@@ -326,6 +326,16 @@ def named_env(name: str) -> NamedEnv:
             name, FactorySource(_imported(flag, rest) if ":" in rest else _pettingzoo(flag, rest))
         )
     return NamedEnv(name, FactorySource(_imported(flag, name)))
+
+
+def made_by(name: str) -> str | None:
+    """Return `MODULE:NAME` of what makes an external environment; None of an id whose maker is unnamed."""
+    source = named_env(name).source
+    if isinstance(source, FactorySource):
+        return source.factory.name if isinstance(source.factory, Imported) else None
+    spec = spec_of(source.env_id)
+    point = spec.vector_entry_point if source.batched else spec.entry_point
+    return point if isinstance(point, str) else None
 
 
 def _vector(name: str, rest: str) -> NamedEnv:

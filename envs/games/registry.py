@@ -19,7 +19,7 @@ from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.external.describe import Description, EnvKind, describe
-from sweepd.envs.external.sources import PETTINGZOO, PREFIXES, FactorySource, named_env
+from sweepd.envs.external.sources import PETTINGZOO, PREFIXES, FactorySource, made_by, named_env
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
@@ -36,7 +36,7 @@ from sweepd.envs.games.hockey.players import PLAYERS as HOCKEY_PLAYERS
 from sweepd.envs.games.poker.kuhn import Kuhn
 from sweepd.envs.games.poker.leduc import Leduc
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.plugins import resolve
+from sweepd.envs.support.plugins import Plugin, find, resolve
 
 
 def _cartpole(
@@ -161,6 +161,16 @@ def _external(name: str, place: str) -> Game:
         described=described,
         foreign=True,
     )
+
+
+def environment_plugin(name: str) -> Plugin | None:
+    """Return what another package provides for an environment; None for one that is built in."""
+    if name in GAMES:
+        return None
+    if not name.startswith(PREFIXES):
+        return resolve("environment", name, BUILT_IN)
+    place = made_by(name)
+    return None if place is None else Plugin(name, place, find(f"--env {name}", place), {})
 
 
 def get_game(name: str) -> Game:

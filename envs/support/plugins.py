@@ -23,6 +23,7 @@ from typing import Any
 
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import pip_install
+from sweepd.envs.support.naming import MAIN
 
 OPTUNAHUB = "optunahub"
 
@@ -165,10 +166,13 @@ class Plugin:
 
         Parts that are not known, as of a compiled module, are left out.
         """
-        # An instance is an object of the module that it was found in.
+        # An instance is an object of the module that it was found in; a script is known by the name
+        # under which other processes import it.
         own = inspect.isclass(self.made) or inspect.isroutine(self.made)
-        source = self.made if own else sys.modules[self.place.partition(":")[0]]
+        where = self.place.partition(":")[0]
+        source = self.made if own else sys.modules[where]
         module: str = source.__module__ if own else source.__name__
+        module = where if module == MAIN else module
         found = {"name": self.name, "module": module}
         top = module.partition(".")[0]
         packages = importlib.metadata.packages_distributions().get(top, ())
@@ -177,7 +181,7 @@ class Plugin:
             found["version"] = importlib.metadata.version(distribution)
         try:
             file = inspect.getsourcefile(source)
-        except TypeError:
+        except (TypeError, OSError):
             file = None
         if file is not None and Path(file).is_file():
             found["sha256"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()

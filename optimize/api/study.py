@@ -11,10 +11,12 @@ from typing import Any
 import optuna
 import pandas as pd
 
+from sweepd.envs.external.objects import environment_name, parameter_texts
 from sweepd.envs.support.database_url import STORAGE_VARIABLE
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.flags import read_flags
 from sweepd.envs.support.logs import LogConsole
+from sweepd.envs.support.naming import refuse_while_imported
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.progress import study_progress
 from sweepd.optimize.cli.study_request import flags_per_study
@@ -199,10 +201,8 @@ def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) ->
     for flag, instead in FOR_COMMANDS.items():
         if flag in settings:
             raise InputError(f"{source}: {flag} is a flag of `sweepd train`; {instead}")
-    named = dict(settings) if name is None else {**settings, "study_name": name}
-    space = named.get("search_space")
-    if isinstance(space, Mapping) or callable(space):
-        named["search_space"] = space_text(space)
+    refuse_while_imported("sweepd.create_study")
+    named = _as_flags(dict(settings) if name is None else {**settings, "study_name": name})
     flags, given = read_flags(StudySettings, named, source)
     if flags.gpu == "all":
         raise InputError(
@@ -214,6 +214,21 @@ def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) ->
     requested = open_requested(flags, given, hooks, console)
     runs_dir = flags.runs_dir if "runs_dir" in given else None
     return Study(requested.handle, runs_dir, requested, console)
+
+
+def _as_flags(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with names and texts in place of Python objects, as flags have them."""
+    space = settings.get("search_space")
+    if isinstance(space, Mapping) or callable(space):
+        settings["search_space"] = space_text(space)
+    kwargs = settings.pop("env_kwargs", None) or {}
+    if not isinstance(kwargs, Mapping):
+        raise InputError(f"env_kwargs = {kwargs!r} is not a dict of arguments by name")
+    if settings.get("env") is not None:
+        settings["env"], kwargs = environment_name(settings["env"], kwargs)
+    if kwargs:
+        settings["env_param"] = [*(settings.get("env_param") or ()), *parameter_texts(kwargs)]
+    return settings
 
 
 def load_study(name: str, storage: str | None = None, runs_dir: str | Path | None = None) -> Study:

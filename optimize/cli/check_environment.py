@@ -43,7 +43,7 @@ from sweepd.optimize.study.fit import (
     refuse_misfit,
 )
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.parsing import NARROW, is_own_space, load_space, space_source
+from sweepd.optimize.study.space.parsing import NARROW, fixes_minibatch, load_space, space_source
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.worker.freeze import choose_search, draft_spec, fit_request
 
@@ -287,24 +287,24 @@ def _numbers(request: Request, space: SearchSpace) -> Iterator[Finding]:
             "n-envs", lambda: fit_num_envs(request.n_envs or 1, unit, request.env, fixed=True)
         )
         # Included minibatches are fitted to any number, as `_minibatches` says.
-        fitted = not is_own_space(request.search_space) and any(
+        fitted = not fixes_minibatch(request.search_space, space) and any(
             request.n_envs * horizon % n for n in sizes
         )
         found = f"{request.n_envs}" if fitted else f"{request.n_envs}; {fits}"
         yield from own.failures or [Finding(True, "n-envs", found)]
         if not own.failures and sizes:
-            yield _minibatches(request, sizes)
+            yield _minibatches(request, space)
     yield _budget(request)
 
 
-def _minibatches(request: Request, sizes: tuple[int, ...]) -> Finding:
-    num_envs = request.n_envs or 1
+def _minibatches(request: Request, space: SearchSpace) -> Finding:
+    sizes, num_envs = space.minibatches, request.n_envs or 1
     transitions = num_envs * request.horizon
     rollout = f"{num_envs} envs x {request.horizon} steps = {transitions:,} transitions"
     listed = ", ".join(map(str, sizes))
     if not any(transitions % size for size in sizes):
         return Finding(True, "minibatch", f"{listed} divide the {rollout} of a rollout")
-    if is_own_space(request.search_space):
+    if fixes_minibatch(request.search_space, space):
         source = space_source(request.search_space)
         misfit = _Attempt(
             "minibatch", lambda: refuse_misfit(sizes, num_envs, request.horizon, source)

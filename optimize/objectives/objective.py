@@ -18,6 +18,7 @@ import torch
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.games.curriculum import Curriculum
+from sweepd.envs.support.plugins import Plugin
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Run
 from sweepd.optimize.study.record.stored import StudySpec
@@ -59,6 +60,10 @@ class Objective(ABC, Generic[Spec]):
     @abstractmethod
     def objectives(self) -> tuple[str, ...]:
         """Return the names of its objectives, the default first."""
+
+    def plugin(self) -> Plugin | None:
+        """Return the object of another package that the environment names; None if it names none."""
+        return None
 
     @abstractmethod
     def number_names(self, request: Request) -> tuple[str, ...] | None:

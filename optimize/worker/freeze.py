@@ -17,8 +17,6 @@ from sweepd.agents.algorithms.table import ALGORITHMS, get_algorithm
 from sweepd.agents.native.choice import chosen
 from sweepd.agents.networks.precision import set_precision
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.external.sources import PREFIXES
-from sweepd.envs.games.registry import GAMES
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import Plugin, changed, resolve
 from sweepd.optimize.objectives.judged import (
@@ -44,18 +42,12 @@ from sweepd.optimize.study.prior import (
 from sweepd.optimize.study.record.configurations import PBT
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.rows import FINISHED
-from sweepd.optimize.study.record.stored import (
-    CRYPTO,
-    StudySpec,
-    code_version,
-    is_command,
-    torch_version,
-)
+from sweepd.optimize.study.record.stored import StudySpec, code_version, is_command, torch_version
 from sweepd.optimize.study.sampling.pruners import PRUNERS
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 from sweepd.optimize.study.settings.setting import Setting, declared
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.parsing import NARROW, is_own_space, load_space, space_source
+from sweepd.optimize.study.space.parsing import NARROW, fixes_minibatch, load_space, space_source
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import Subject, subject_of
 from sweepd.optimize.study.spec import field_of, refuse_other, refuse_schedules, with_field
@@ -172,13 +164,13 @@ def plugins_of(spec: StudySpec) -> dict[str, Plugin]:
     }
     if not is_command(spec.environment):
         named["algorithm"] = spec.algorithm, ALGORITHMS, None
-        if not spec.environment.startswith(PREFIXES):
-            named["environment"] = spec.environment, (CRYPTO, *GAMES), None
-    return {
+    found = {
         kind: resolve(kind, name, own, base)
         for kind, (name, own, base) in named.items()
         if name not in own
     }
+    env = objective_of(spec.environment).plugin()
+    return found if env is None else {**found, "environment": env}
 
 
 def _recorded(plugin: Plugin, kind: str) -> dict[str, str]:
@@ -295,7 +287,7 @@ def decide(
     if warning:
         say(f"warning: {warning}")
     space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
-    chosen_by_user = is_own_space(request.search_space)
+    chosen_by_user = fixes_minibatch(request.search_space, space)
     source = space_source(request.search_space) if chosen_by_user else ""
     request = choose_search(kind.completed(request, space), space)
     request = fit_request(request, space, source, say)

@@ -17,8 +17,9 @@ from sweepd.envs.external.wrapping import find_wrapper
 from sweepd.envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
 from sweepd.envs.games.game import Game, is_population
 from sweepd.envs.games.pairings import SAMPLED, is_versus, scripted_entrants
-from sweepd.envs.games.registry import get_game
+from sweepd.envs.games.registry import environment_plugin, get_game
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import Plugin
 from sweepd.optimize.objectives.games.curriculum import (
     LoadBundle,
     check_curriculum,
@@ -68,6 +69,9 @@ class GameObjective(MemberObjective[GameSpec]):
     def game(self) -> Game:
         """The game. Raises InputError for an unknown one."""
         return get_game(self.environment)
+
+    def plugin(self) -> Plugin | None:
+        return environment_plugin(self.environment)
 
     def check(self, request: Request) -> None:
         for text in request.wrappers or ():

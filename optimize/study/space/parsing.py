@@ -103,9 +103,10 @@ def load_space(
     return parse_space(described, subject, timeframe, name)
 
 
-def is_own_space(name: str) -> bool:
-    """Return whether the user wrote the space of this name, whose numbers are never changed."""
-    return name.endswith(".toml") or name.startswith(INLINE)
+def fixes_minibatch(name: str, space: SearchSpace) -> bool:
+    """Return whether the user wrote the minibatches of the space of this name: they are not changed."""
+    own = name.endswith(".toml") or name.startswith(INLINE)
+    return own and "minibatch" in space.tables.get("shape", {})
 
 
 def space_source(name: str) -> str:
@@ -116,7 +117,7 @@ def space_source(name: str) -> str:
 def _inline(text: str, subject: Subject) -> dict[str, Any]:
     """Return the tables of a space that is given as JSON."""
     try:
-        given = json.loads(text)
+        given: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(
             f'{FLAG} {text:.60}: this is no JSON ({error}); write it like {{"learning_rate": '
