@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweepd.deploy.cli.bundles import load_bundle
 
 import sweepd
 import sweepd.wrappers
-from sweepd.deploy.cli.bundles import load_bundle
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.table import objective_of
