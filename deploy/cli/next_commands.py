@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from sqlalchemy.engine import make_url
 
 from sweepd.deploy.promotion.promotion import Promotion, ResultT
+from sweepd.deploy.promotion.studies import where_flags
 from sweepd.deploy.registry.flags import DEPLOYMENTS
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.database_url import remove_password
 from sweepd.envs.support.invocation import program
 from sweepd.envs.support.terminal import Terminal
-from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.reader import StudyReader
 
 
@@ -37,7 +37,7 @@ def next_commands(
     slot, where, of_study = (
         shlex.quote(promotion.slot),
         registry_flags(registry),
-        study_flags(study),
+        f" {shlex.join(['--study-name', study.name, *where_flags(study)])}",
     )
     commands = []
     if promotion.champion is not None:
@@ -50,19 +50,6 @@ def next_commands(
         (f"dashboard{of_study}{where}", "show the study in a browser"),
     ]
     return [(f"{program()} {command}", what) for command, what in commands]
-
-
-def study_flags(study: StudyReader) -> str:
-    """Return the flags that name a study, each after a space, without defaults.
-
-    The password of a database URL is left out: PGPASSWORD or ~/.pgpass supplies it.
-    """
-    words = ["--study-name", study.name]
-    if study.storage.url != storage_url(None):
-        words += ["--storage", remove_password(study.storage.url)]
-    if study.runs_dir is not None:
-        words += ["--runs-dir", str(study.runs_dir)]
-    return f" {shlex.join(words)}"
 
 
 def registry_flags(registry: Registry) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from sweepd.deploy.programs.manifest import (
 )
 from sweepd.deploy.programs.rules import FreshScore, ProgramEvidence
 from sweepd.deploy.promotion.promotion import GateResult, Promotion
-from sweepd.deploy.promotion.studies import GateStudy
+from sweepd.deploy.promotion.studies import GateStudy, where_flags
 from sweepd.deploy.registry.bundle_files import (
     FilePart,
     check_file,
@@ -159,15 +160,16 @@ def read_candidate(configuration: Configuration, study: ProgramStudy) -> Program
     record = TrialRecord.from_attributes(configuration.best_trial.user_attrs)
     fresh, failures = None, list[str]()
     started = False
-    for run, trial in _finished(study, configuration):
+    for run, found in _finished(study, configuration):
         started = True
-        if trial.state == TrialState.COMPLETE:
-            fresh = fresh or _read_files(run, trial)
+        if found.state == TrialState.COMPLETE:
+            fresh = fresh or _read_files(run, found)
             continue
-        reason = TrialRecord.from_attributes(trial.user_attrs).reason or trial.state.name
-        failures.append(f"study {run.name}, trial {trial.number}: {reason}")
-    best = configuration.best_trial.number
-    command = f"{program()} run --trial {study.name}#{best} --seeds {FEW}"
+        reason = TrialRecord.from_attributes(found.user_attrs).reason or found.state.name
+        failures.append(f"study {run.name}, trial {found.number}: {reason}")
+    trial = f"{study.name}#{configuration.best_trial.number}"
+    words = ["run", "--trial", trial, "--seeds", str(FEW), *where_flags(study)]
+    command = f"{program()} {shlex.join(words)}"
     return ProgramCandidate(
         configuration,
         record.learner_params or configuration.best_trial.params,

@@ -12,9 +12,10 @@ from optuna.trial import FrozenTrial
 
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, sha256
 from sweepd.envs.crypto.scoring.selection import mean_evaluations
+from sweepd.envs.support.database_url import remove_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.passwords import hide_password
-from sweepd.optimize.study.record.database import UNUSABLE, open_to_read, unusable
+from sweepd.optimize.study.record.database import UNUSABLE, open_to_read, storage_url, unusable
 from sweepd.optimize.study.record.reader import StudyReader, judged_trials
 from sweepd.optimize.study.record.stored import TrialRecord
 
@@ -138,6 +139,19 @@ def unrecorded(record: TrialRecord, names: Sequence[str]) -> list[str]:
     return [
         f"the trial did not record its {name}" for name in names if getattr(record, name) is None
     ]
+
+
+def where_flags(study: StudyReader) -> list[str]:
+    """The flags that name the database and the folder of a study, without defaults.
+
+    The password of a database URL is left out: PGPASSWORD or ~/.pgpass supplies it.
+    """
+    words = []
+    if study.storage.url != storage_url(None):
+        words += ["--storage", remove_password(study.storage.url)]
+    if study.runs_dir is not None:
+        words += ["--runs-dir", str(study.runs_dir)]
+    return words
 
 
 def attach(study: StudyReader, paths: Sequence[Path]) -> None:

@@ -20,7 +20,8 @@ import math
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -223,6 +224,36 @@ def write_bundle(bundle: StoredBundle[BaseManifest], folder: Path) -> Path:
     return path
 
 
+@contextmanager
+def staged(bundle: StoredBundle[BaseManifest], folder: Path) -> Iterator[Callable[[], Path]]:
+    """Provide a function that does what `write_bundle` does, in a transaction.
+
+    Large files are copied before the transaction, so that it does not keep other writers waiting.
+
+    Raises:
+        InputError: see `write_bundle`.
+    """
+    path, temporary = folder / bundle.name, None
+    if bundle.streamed and not path.exists():
+        # `clear_garbage` may remove a folder that waits; then it is written in the transaction.
+        with suppress(OSError):
+            temporary = _write_temporary(bundle, folder, writable=False)
+
+    def write() -> Path:
+        if temporary is not None and not path.exists():
+            with suppress(OSError):
+                temporary.rename(path)
+                sync_folder(folder)
+                return path
+        return write_bundle(bundle, folder)
+
+    try:
+        yield write
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
 def export_bundle(bundle: StoredBundle[BaseManifest], path: Path) -> None:
     """Write a copy of `bundle` for other programs, as the new folder `path`, atomically.
 
@@ -239,7 +270,19 @@ def export_bundle(bundle: StoredBundle[BaseManifest], path: Path) -> None:
 
 def _write_new(bundle: StoredBundle[BaseManifest], path: Path, *, writable: bool) -> None:
     """Write a bundle as the folder `path`. writable: whether its files may be changed."""
-    folder = path.parent
+    temporary = _write_temporary(bundle, path.parent, writable=writable)
+    try:
+        try:
+            temporary.rename(path)
+        except OSError:  # a concurrent promotion wrote the same bundle first
+            read_bundle(path, (type(bundle),), expected=bundle.hash)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_temporary(bundle: StoredBundle[BaseManifest], folder: Path, *, writable: bool) -> Path:
+    """Write a bundle into a new hidden folder of `folder`, which is removed if that fails."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{bundle.name}.", suffix=".tmp", dir=folder))
     try:
@@ -254,13 +297,10 @@ def _write_new(bundle: StoredBundle[BaseManifest], path: Path, *, writable: bool
                 sync_folder(item)
             elif not writable:
                 item.chmod(0o444)
-        try:
-            temporary.rename(path)
-        except OSError:  # a concurrent promotion wrote the same bundle first
-            read_bundle(path, (type(bundle),), expected=bundle.hash)
-        sync_folder(folder)
-    finally:
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return temporary
 
 
 def read_bundle(

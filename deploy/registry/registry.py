@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from sweepd.deploy.registry.bundle_files import NAME_DIGITS, StoredBundle, read_bundle, write_bundle
+from sweepd.deploy.registry.bundle_files import NAME_DIGITS, StoredBundle, read_bundle, staged
 from sweepd.deploy.registry.database import utc_now
 from sweepd.deploy.registry.reader import RegistryReader, read_slot
 from sweepd.deploy.registry.records import (
@@ -66,14 +66,14 @@ class Registry(RegistryReader):
             InputError: the slot's name is invalid.
         """
         check_slot(slot)
-        with self.database.writing() as connection:
+        with staged(bundle, self.bundles) as write, self.database.writing() as connection:
             # Under the write lock: the champion cannot change until this transaction ends.
             now = SLOTS.get(connection, name=slot)
             present = now.champion if now else None
             if present != expected:
                 raise ChampionMoved(f"the champion of {slot} has changed since the comparison")
             # Files first: a crash leaves an unregistered folder, never a row without files.
-            write_bundle(bundle, self.bundles)
+            write()
             number = _add_version(connection, slot, bundle, data_dir)
             if present == bundle.hash:
                 return number
@@ -140,8 +140,8 @@ class Registry(RegistryReader):
             InputError: the slot's name is invalid.
         """
         check_slot(slot)
-        with self.database.writing() as connection:
-            write_bundle(bundle, self.bundles)
+        with staged(bundle, self.bundles) as write, self.database.writing() as connection:
+            write()
             number = _add_version(connection, slot, bundle, data_dir)
             if CHALLENGERS.get(connection, slot=slot, bundle=bundle.hash) is None:
                 CHALLENGERS.add(connection, [Challenger(slot, bundle.hash, utc_now())])

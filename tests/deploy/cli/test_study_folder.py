@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
-from sweepd.deploy.cli.next_commands import registry_flags, study_flags
+from sweepd.deploy.cli.next_commands import registry_flags
 from sweepd.deploy.market.candidates import open_study
-from sweepd.deploy.promotion.studies import find_study
+from sweepd.deploy.promotion.studies import find_study, where_flags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import install_extra, program
@@ -92,7 +92,7 @@ def test_runs_dir_names_the_folder_and_a_missing_one_is_refused(
         open_study(fake.name, fake.storage)
     study = find_study(fake.name, fake.storage, tmp_path / "elsewhere")
     assert study.run_dir == tmp_path / "elsewhere" / fake.run_dir.name
-    assert study_flags(study).endswith(f"--runs-dir {tmp_path / 'elsewhere'}")
+    assert where_flags(study)[-2:] == ["--runs-dir", str(tmp_path / "elsewhere")]
 
 
 def test_a_study_on_a_server_is_found_in_runs_on_any_machine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sweepd.deploy.programs.bundle import ProgramBundle, program_name
 from sweepd.deploy.programs.candidates import ProgramPromotion, ProgramStudy
 from sweepd.deploy.programs.gate import ProgramGate
 from sweepd.deploy.promotion.studies import find_study
+from sweepd.deploy.registry import bundle_files
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import promoter_of
@@ -116,7 +118,7 @@ def test_what_fresh_seeds_have_not_measured_is_refused_with_the_command_that_doe
     assert (promotion.outcome, promotion.looks) == ("none passes", 0)
     best = study.best_trial()
     assert best is not None
-    assert f"run --trial s#{best.number} --seeds 5" in promotion.reason
+    assert f"run --trial 's#{best.number}' --seeds 5" in promotion.reason
     few = promote(study_of(tmp_path / "b", fresh_seeds=2), registry)
     assert few.outcome == "none passes"
     assert "fresh-seeds: 2 seeds that the selection has not seen" in few.reason
@@ -200,7 +202,7 @@ def test_a_trial_that_the_user_names_is_the_candidate(tmp_path: Path, registry: 
     assert best is not None
     promotion = promote(study, registry, 1 - best.number)
     assert promotion.outcome == "none passes"
-    assert f"run --trial s#{1 - best.number}" in promotion.reason
+    assert f"run --trial 's#{1 - best.number}'" in promotion.reason
     with pytest.raises(InputError, match="--trial 9 is not a COMPLETE trial"):
         promote(study, registry, 9)
 
@@ -276,3 +278,31 @@ def test_a_changed_missing_or_added_file_of_a_bundle_is_refused_at_load(
 )
 def test_a_slot_is_named_after_the_script(command: str, name: str) -> None:
     assert program_name(command) == name
+
+
+def test_large_files_are_copied_before_the_transaction(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promotion = promote(study_of(tmp_path / "a"), registry, dry_run=True)
+    assert promotion.chosen is not None
+    bundle = promotion.chosen.bundle
+    assert bundle is not None
+    copy, copied = bundle_files._copy, list[str]()
+
+    def while_another_writes(*arguments: Any) -> None:
+        Registry(registry.folder).refuse("other", f"copy {len(copied)}")  # would wait for a lock
+        copied.append(arguments[0].name)
+        copy(*arguments)
+
+    monkeypatch.setattr(bundle_files, "_copy", while_another_writes)
+    registry.promote(SLOT, bundle, expected=None, reason="")
+    assert sorted(copied) == ["empty", "model.bin"]
+    registry.challenger("another", bundle, reason="")  # it is there already
+    assert len(copied) == 2
+    # What waits may be removed as garbage; it is written again then.
+    folder = tmp_path / "bundles"
+    with bundle_files.staged(bundle, folder) as write:
+        for path in folder.iterdir():
+            shutil.rmtree(path)
+        load_bundle(write())
+    assert [path.name for path in folder.iterdir()] == [bundle.name]
