@@ -29,6 +29,8 @@ PROGRAMS = {
     "own_broker": "account value",
     "own_feed": "closes",
     "own_game": "mean reward",
+    "own_pruner": "still: True, better: False",
+    "own_sampler": "best value: -0.",
     "own_tracker": '"state": "COMPLETE"',
     "pursuit": "the chaser catches",
     "search_space": "the algorithm gets",

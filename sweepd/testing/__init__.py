@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sweepd.testing.feed import FeedTestCase as FeedTestCase
     from sweepd.testing.laws import BrokenLaw as BrokenLaw
     from sweepd.testing.program import ProgramTestCase as ProgramTestCase
+    from sweepd.testing.pruner import PrunerTestCase as PrunerTestCase
+    from sweepd.testing.sampler import SamplerTestCase as SamplerTestCase
     from sweepd.testing.storage import StorageTestCase as StorageTestCase
     from sweepd.testing.tracker import StoredRun as StoredRun
     from sweepd.testing.tracker import TrackerTestCase as TrackerTestCase
@@ -30,6 +32,8 @@ _MODULES = {
     "EnvSubject": "sweepd.testing.env_subject",
     "FeedTestCase": "sweepd.testing.feed",
     "ProgramTestCase": "sweepd.testing.program",
+    "PrunerTestCase": "sweepd.testing.pruner",
+    "SamplerTestCase": "sweepd.testing.sampler",
     "StorageTestCase": "sweepd.testing.storage",
     "StoredRun": "sweepd.testing.tracker",
     "TrackerTestCase": "sweepd.testing.tracker",
