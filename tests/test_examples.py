@@ -30,6 +30,7 @@ PROGRAMS = {
     "own_feed": "closes",
     "own_game": "mean reward",
     "own_pruner": "still: True, better: False",
+    "own_rule": "",
     "own_sampler": "best value: -0.",
     "own_tracker": '"state": "COMPLETE"',
     "pursuit": "the chaser catches",

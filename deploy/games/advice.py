@@ -39,7 +39,7 @@ def advice(finding: RuleFinding, panel: Panel | None) -> str:
         return "run the study again, or choose another trial with --trial"
     if finding.name == "points":
         return f"{MORE}, or training against the players that it loses to"
-    if panel is None or "-" not in finding.name:
+    if panel is None or "-" not in finding.name or finding.source:  # a user's rule
         return ""
     champion = finding.name.endswith("champion")
     rivals = [panel.champion] if champion and panel.champion else [*panel.baselines]

@@ -140,9 +140,9 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
     def advise(self, results: Sequence[ProgramResult], closest: ProgramResult) -> str:  # noqa: ARG002
         failed = [finding for finding in closest.findings if finding.verdict == "fail"]
         said = "; ".join(f"{finding.name}: {finding.explanation}" for finding in failed)
-        return (
-            f"{closest.candidate.name} does not meet {said}. What helps: {ADVICE[failed[0].name]}"
-        )
+        helps = next((ADVICE[one.name] for one in failed if one.name in ADVICE), "")
+        text = f"{closest.candidate.name} does not meet {said}"
+        return f"{text}. What helps: {helps}" if helps else text
 
     def looks(self) -> int:
         return self.registry.evaluations.count_panel(self.study.spec.environment, PROGRAM)

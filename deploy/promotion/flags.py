@@ -75,6 +75,14 @@ class PromoteFlags:
     limit: Annotated[
         list[str] | None, typer.Option(help="Change a rule's limit: NAME=NUMBER. May be repeated.")
     ] = None
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="A rule of your own that candidates must pass, too, with JSON arguments after a "
+            "space: see docs/plugins.md. May be repeated.",
+        ),
+    ] = None
     first_stage: Annotated[
         bool,
         typer.Option(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, T
 from optuna.trial import FrozenTrial
 
 from sweepd.deploy.promotion.flags import PromoteFlags
+from sweepd.deploy.promotion.own_rules import own_rules
 from sweepd.deploy.promotion.promotion import CandidateT, GateResult, Outcome, Promotion, ScoreT
 from sweepd.deploy.promotion.rules import (
     NOT_EVALUATED,
@@ -140,7 +141,10 @@ class Gate(ABC, Generic[StudyT, CandidateT, ScoreT, BundleT]):
     ) -> None:
         self.study, self.registry, self.flags, self.progress = study, registry, flags, progress
         limits = parse_limits(flags.limit or [], self.limit_example)
-        self.rules = with_limits(self.default_rules, limits)
+        stages, built_in = (self.first_stage, self.second_stage), self.default_rules
+        self.rules = with_limits(
+            (*built_in, *own_rules(flags.rule or [], stages, built_in)), limits
+        )
         self.slot = flags.slot or self.default_slot
 
     @classmethod

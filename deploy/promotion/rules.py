@@ -57,6 +57,7 @@ class GateRule(Generic[EvidenceT]):
         measure: measures the evidence; None if the rule does not apply (no champion to beat).
         decides: whether candidates that do not meet it are refused.
         default: the default limit if a user set another one, else None.
+        source: where a rule of another package comes from; "": it is sweepd's.
     """
 
     name: str
@@ -67,6 +68,7 @@ class GateRule(Generic[EvidenceT]):
     measure: Callable[[EvidenceT], Measured | None]
     decides: bool = True
     default: float | None = None
+    source: str = ""
 
     @property
     def loosened(self) -> bool:
@@ -86,6 +88,7 @@ class RuleFinding:
         limit: the limit that applied, with the measurement's scale.
         default: the limit that would apply without a user's limit.
         loosened: whether the user's limit is less strict than the default.
+        source: of the rule, see `GateRule`.
     """
 
     name: str
@@ -99,6 +102,7 @@ class RuleFinding:
     meaning: str = ""
     default: float | None = None
     loosened: bool = False
+    source: str = ""
 
     @property
     def said(self) -> str:
@@ -108,6 +112,8 @@ class RuleFinding:
     def to_dict(self) -> dict[str, Any]:
         """The finding for JSON."""
         content: dict[str, Any] = finite(dataclasses.asdict(self))
+        if not self.source:
+            del content["source"]
         return content
 
 
@@ -160,6 +166,7 @@ def _finding(rule: GateRule[Any], measured: Measured, verdict: RuleVerdict) -> R
         meaning=rule.meaning,
         default=default * measured.scale,
         loosened=rule.loosened,
+        source=rule.source,
     )
 
 

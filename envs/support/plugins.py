@@ -53,6 +53,7 @@ KINDS = {
     "feed": Kind("--feed", "a function that returns a Feed", "own_feed:my_feed"),
     "tracker": Kind("--track", "a class with send and close", "own_tracker:LinesRuns"),
     "wrapper": Kind("--wrapper", "one of your own", "own_wrapper:Scaled"),
+    "rule": Kind("--rule", "a GateRule", "own_rule:worst_games"),
     "environment": Kind("--env", "one of your own", "own_game:TARGET"),
 }
 
@@ -230,10 +231,11 @@ def is_plugin(kind: str, text: str) -> bool:
 
 def _unknown(kind: str, name: str, built_in: Iterable[str]) -> InputError:
     """Return the error for a name that stands for nothing."""
-    known = KINDS[kind]
+    known, names = KINDS[kind], ", ".join(built_in)
+    choose = f"choose one of {names}, or name" if names else "name"
     return InputError(
-        f"{known.flag} {name!r} is not known; choose one of {', '.join(built_in)}, or name "
-        f"{known.what} as MODULE:NAME, like {known.example}"
+        f"{known.flag} {name!r} is not known; {choose} {known.what} as MODULE:NAME, like "
+        f"{known.example}"
     )
 
 

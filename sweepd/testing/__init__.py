@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sweepd.testing.laws import BrokenLaw as BrokenLaw
     from sweepd.testing.program import ProgramTestCase as ProgramTestCase
     from sweepd.testing.pruner import PrunerTestCase as PrunerTestCase
+    from sweepd.testing.rule import RuleTestCase as RuleTestCase
     from sweepd.testing.sampler import SamplerTestCase as SamplerTestCase
     from sweepd.testing.storage import StorageTestCase as StorageTestCase
     from sweepd.testing.tracker import StoredRun as StoredRun
@@ -33,6 +34,7 @@ _MODULES = {
     "FeedTestCase": "sweepd.testing.feed",
     "ProgramTestCase": "sweepd.testing.program",
     "PrunerTestCase": "sweepd.testing.pruner",
+    "RuleTestCase": "sweepd.testing.rule",
     "SamplerTestCase": "sweepd.testing.sampler",
     "StorageTestCase": "sweepd.testing.storage",
     "StoredRun": "sweepd.testing.tracker",

@@ -10,7 +10,7 @@ from sweepd.deploy.trading.brokers.base import Broker, require_paper
 from sweepd.deploy.trading.feeds import Feed
 from sweepd.envs.crypto.data.sources import ccxt_exchanges
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.plugins import Plugin, construct, is_plugin, resolve
+from sweepd.envs.support.plugins import Plugin, changed, construct, is_plugin, resolve
 
 BROKERS = ("sim", "alpaca")
 FEEDS = ("alpaca", "folder", "recorded")  # besides ccxt's exchanges
@@ -95,3 +95,25 @@ def own_part_words(kind: str, recorded: Mapping[str, Any]) -> str:
     paper = f"paper account: {recorded['paper']}" if "paper" in recorded else ""
     parts = ", ".join(part for part in (version, digest, paper) if part)
     return f"{kind} {recorded['name']}: {parts}" if parts else f"{kind} {recorded['name']}"
+
+
+def noted_parts(
+    state: Mapping[str, Any], plugins: Mapping[str, Mapping[str, Any]], broker: Broker
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a slot's state with its own parts, and a sentence for each that has changed.
+
+    Args:
+        state: of the slot.
+        plugins: as `recorded_parts` returns them.
+        broker: the slot's broker.
+    """
+    before, now = state.get("plugins", {}), dict(plugins)
+    if own := now.get("broker"):
+        now["broker"] = {**own, "immediate": broker.immediate}
+    sentences = [
+        changed(kind, now[kind]["name"], "it was used here last")
+        for kind in ("broker", "feed")
+        if kind in before and kind in now and before[kind]["name"] == now[kind]["name"]
+        if before[kind] != now[kind]
+    ]
+    return ({**state, "plugins": now} if before or now else dict(state)), sentences

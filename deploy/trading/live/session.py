@@ -44,6 +44,7 @@ from sweepd.deploy.trading.live.hot_swap import (
     problem_with,
 )
 from sweepd.deploy.trading.live.monitor import Monitor, OnAlert
+from sweepd.deploy.trading.live.own_parts import noted_parts
 from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.records import (
     CHALLENGER,
@@ -76,7 +77,6 @@ from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, format_time, later
 from sweepd.envs.support.errors import InputError, RunError
-from sweepd.envs.support.plugins import changed
 from sweepd.envs.support.supervisor import Supervisor
 
 LATE_SECONDS = 5.0  # pause between polls for a bar that is late
@@ -166,14 +166,8 @@ class LiveSession:
         trader = self._heartbeat()
         self._history: Bars  # the newest bars as they were seen, in the present units
         self._state: dict[str, Any] = dict(trader.state)
-        self._own = self._account(
-            SLOT_ACCOUNT,
-            SLOT_ACCOUNT,
-            bundle,
-            broker,
-            any_account=options.any_account,
-            remake=make_broker,
-        )
+        any_account, own = options.any_account, SLOT_ACCOUNT
+        self._own = self._account(own, own, bundle, broker, any_account, make_broker)
         self._accounts = [self._own]  # the slot's own account stays the first
         simulator = None
         if broker.immediate:
@@ -363,7 +357,8 @@ class LiveSession:
             text = f"continues after the bar of {format_time(trader.last_bar)}"
         new = seen.unstored
         self._state, events = self._watch.clock(self._last, self._clock.now(), self._state)
-        events += self._note_plugins()
+        self._state, more = noted_parts(self._state, self._options.plugins, self._own.broker)
+        events += [("trouble", sentence, self._last) for sentence in more]
         changes = Changes(state=self._state, events=[("started", text, self._last), *events])
         changes.market += [(new.tickers, ClosedBar.of(new, row)) for row in range(len(new))]
         self._commit(changes)
@@ -374,19 +369,6 @@ class LiveSession:
                     f"{ticker}: {why} any more; its position stays, and the other tickers are "
                     "traded",
                 )
-
-    def _note_plugins(self) -> list[Event]:
-        """Record broker and feed of other packages; return an event for each that has changed."""
-        before, now = self._state.get("plugins", {}), dict(self._options.plugins)
-        if broker := now.get("broker"):
-            now["broker"] = {**broker, "immediate": self._own.broker.immediate}
-        if before or now:
-            self._state = self._state | {"plugins": now}
-        return [
-            ("trouble", changed(kind, now[kind]["name"], "it was used here last"), self._last)
-            for kind in before.keys() & now.keys()
-            if before[kind]["name"] == now[kind]["name"] and before[kind] != now[kind]
-        ]
 
     def _recover(self, trader: Trader, adjustments: Sequence[Adjustment]) -> None:
         """Look up the results of orders of an earlier process, and send those that are missing."""
@@ -506,7 +488,6 @@ class LiveSession:
         kind: AccountKind,
         bundle: Bundle,
         broker: Broker,
-        *,
         any_account: bool = True,
         remake: Callable[[Bundle], Broker] = sim_broker,
     ) -> TradingAccount:
@@ -571,14 +552,9 @@ class LiveSession:
         return None
 
     def _problem_with(self, bundle: Bundle, traded: Traded) -> str | None:
-        return problem_with(
-            bundle,
-            traded,
-            self._history,
-            broker=self._options.broker,
-            feed=self._options.feed,
-            shorts=self._own.broker.shorts,
-        )
+        names = {"broker": self._options.broker, "feed": self._options.feed}
+        shorts = self._own.broker.shorts
+        return problem_with(bundle, traded, self._history, **names, shorts=shorts)
 
     def _watch_feed(self, *, asked: bool) -> None:
         """Report a feed without new bars and, if it was asked for bars, a clock that differs."""
