@@ -76,7 +76,7 @@ def _guarded(
 
     def guarded(evidence: Any) -> Measured | None:
         try:
-            measured = measure(evidence)
+            measured: Any = measure(evidence)
         except Exception as error:  # a user's function may raise anything
             return Measured(None, f"--rule {text} fails: {type(error).__name__}: {error}")
         if measured is None:

@@ -10,7 +10,7 @@ programs itself.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -61,9 +61,9 @@ class Objective(ABC, Generic[Spec]):
     def objectives(self) -> tuple[str, ...]:
         """Return the names of its objectives, the default first."""
 
-    def plugin(self) -> Plugin | None:
-        """Return the object of another package that the environment names; None if it names none."""
-        return None
+    def plugins(self, spec: Spec) -> Iterable[tuple[str, str, Plugin]]:
+        """Return kind, text and object of what other packages provide for the environment."""
+        return ()
 
     @abstractmethod
     def number_names(self, request: Request) -> tuple[str, ...] | None:

@@ -96,9 +96,10 @@ def open_study(
         prior = make_prior(earlier, spec, say)
         trainer: Run[Any] = kind.open(spec, bars, device, lambda _: None, request)
         recorded = {**flags, "measured": [*measured, *piloted]}
-        plugins = plugins_of(spec)
-        if plugins:
-            recorded["plugins"] = {own: _recorded(one, own) for own, one in plugins.items()}
+        if plugins := plugins_of(spec):
+            recorded["plugins"] = {
+                _key(own, text): _recorded(own, one) for own, text, one in plugins
+            }
         source = None if narrowed is None else narrowed.as_source()
         if create_study(
             storage, name, spec, runs_dir, recorded, origin=origin, prior=prior, source=source
@@ -134,10 +135,9 @@ def join_study(
     refuse_other(name, spec, present, free)
     for note in _notes(handle.flags):
         say(note)
-    for plugin_kind, plugin in plugins_of(spec).items():
-        if _recorded(plugin, plugin_kind) != handle.flags.get("plugins", {}).get(plugin_kind):
-            named = getattr(spec, plugin_kind)
-            say(f"note: {changed(plugin_kind, named, f'study {name} was created')}")
+    for own, text, plugin in plugins_of(spec):
+        if _recorded(own, plugin) != handle.flags.get("plugins", {}).get(_key(own, text)):
+            say(f"note: {changed(own, text, f'study {name} was created')}")
     kind = objective_of(spec.environment)
     kind.set_up(name, spec, request, device, say)
 
@@ -156,24 +156,28 @@ def join_study(
     return kind.open(spec, bars, device, say, request)
 
 
-def plugins_of(spec: StudySpec) -> dict[str, Plugin]:
-    """Return what other packages provide, by the field of the spec that names it."""
+def plugins_of(spec: StudySpec) -> list[tuple[str, str, Plugin]]:
+    """Return kind, text and object of what other packages provide for a study."""
     named: dict[str, tuple[str, Collection[str], type[Any] | None]] = {
         "sampler": (spec.sampler, SAMPLERS, BaseSampler),
         "pruner": (spec.pruner, PRUNERS, BasePruner),
     }
     if not is_command(spec.environment):
         named["algorithm"] = spec.algorithm, ALGORITHMS, None
-    found = {
-        kind: resolve(kind, name, own, base)
+    found = [
+        (kind, name, resolve(kind, name, own, base))
         for kind, (name, own, base) in named.items()
         if name not in own
-    }
-    env = objective_of(spec.environment).plugin()
-    return found if env is None else {**found, "environment": env}
+    ]
+    return [*found, *objective_of(spec.environment).plugins(spec)]
 
 
-def _recorded(plugin: Plugin, kind: str) -> dict[str, str]:
+def _key(kind: str, text: str) -> str:
+    """Return what a plugin is recorded under; a study may have several wrappers."""
+    return f"{kind} {text}" if kind == "wrapper" else kind
+
+
+def _recorded(kind: str, plugin: Plugin) -> dict[str, str]:
     """Return what is recorded of a plugin: which one it is, and what it cannot promise."""
     found = plugin.identity()
     if kind == "sampler" and not plugin.takes("seed"):

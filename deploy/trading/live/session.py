@@ -166,8 +166,9 @@ class LiveSession:
         trader = self._heartbeat()
         self._history: Bars  # the newest bars as they were seen, in the present units
         self._state: dict[str, Any] = dict(trader.state)
-        any_account, own = options.any_account, SLOT_ACCOUNT
-        self._own = self._account(own, own, bundle, broker, any_account, make_broker)
+        self._own = self._account(
+            SLOT_ACCOUNT, SLOT_ACCOUNT, bundle, broker, options.any_account, make_broker
+        )
         self._accounts = [self._own]  # the slot's own account stays the first
         simulator = None
         if broker.immediate:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.external.wrappers import WRAPPERS as OWN_WRAPPERS
 from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.external.wrapping import find_wrapper
 from sweepd.envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
@@ -70,8 +71,14 @@ class GameObjective(MemberObjective[GameSpec]):
         """The game. Raises InputError for an unknown one."""
         return get_game(self.environment)
 
-    def plugin(self) -> Plugin | None:
-        return environment_plugin(self.environment)
+    def plugins(self, spec: GameSpec) -> Iterator[tuple[str, str, Plugin]]:
+        env = environment_plugin(self.environment)
+        if env is not None:
+            yield "environment", self.environment, env
+        for text in spec.env.get(WRAPPERS, ()):
+            wrapper = find_wrapper(text)
+            if wrapper.name not in OWN_WRAPPERS:
+                yield "wrapper", text, wrapper
 
     def check(self, request: Request) -> None:
         for text in request.wrappers or ():

@@ -28,6 +28,7 @@ from tests.entry_point import run_sweepd
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 CPU = torch.device("cpu")
 MORE = """
+import gymnasium
 from dataclasses import replace
 from climbing_kit.climber import CLIMBER, SPACE, Climber
 
@@ -38,6 +39,10 @@ class Bigger(Climber):
     pass
 
 NUMBER = 3
+
+class Halved(gymnasium.RewardWrapper):
+    def reward(self, reward):
+        return reward / 2.0
 """
 
 
@@ -89,9 +94,9 @@ def settings(**changes: Any) -> Request:
     return Request(**(known | changes))
 
 
-def study(folder: Path, said: list[str]) -> StudyHandle:
+def study(folder: Path, said: list[str], **changes: Any) -> StudyHandle:
     storage = open_storage(storage_url(None, folder))
-    return open_study(storage, "s", settings(), CPU, folder, {}, said.append)[0]
+    return open_study(storage, "s", settings(**changes), CPU, folder, {}, said.append)[0]
 
 
 def test_names_of_packages_are_found_and_those_built_in_stay() -> None:
@@ -139,6 +144,19 @@ def test_what_a_study_uses_is_recorded_and_a_change_is_said(site: Path, tmp_path
     study(tmp_path, said)
     [note] = [line for line in said if line.startswith("note:")]
     assert note.startswith("note: --algo climber has changed since study s was created")
+
+
+def test_wrappers_of_others_are_recorded_each(site: Path, tmp_path: Path) -> None:
+    own, said = "climbing_kit.more:Halved", list[str]()
+    flags: dict[str, Any] = {"env": "gym:CartPole-v1", "algo": "ppo", "wrappers": ["flatten", own]}
+    recorded = study(tmp_path, said, **flags).flags["plugins"]
+    assert recorded.keys() == {"environment", f"wrapper {own}"}
+    assert recorded[f"wrapper {own}"]["version"] == "1.2.3"
+    with (site / "climbing_kit" / "more.py").open("a") as file:
+        file.write("# changed\n")
+    study(tmp_path, said, **flags)
+    [note] = [line for line in said if line.startswith("note:")]
+    assert note.startswith(f"note: --wrapper {own} has changed since study s was created")
 
 
 def test_a_study_is_trained_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
