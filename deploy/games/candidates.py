@@ -66,9 +66,10 @@ class GameStudy(GateStudy):
         super().__init__(study)
         self.selection = selection_of(self)
         self.league = _read_league(self.run_dir)
-        self.complete = tuple(
-            sorted(self.complete, key=lambda trial: -_share(self.league, trial.number))
-        )
+        if not self.spec.several:  # else the study's rule selects
+            shares = {trial.number: _share(self.league, trial.number) for trial in self.complete}
+            ranked = sorted(self.complete, key=lambda trial: -shares[trial.number])
+            self.complete = tuple(ranked)
 
     @property
     def game(self) -> Game:

@@ -160,7 +160,7 @@ def study_search(study: MarketStudy) -> SearchStatistics:
     # A run's trial was the best of others, and a prior's trials guided the search: they count.
     finished = study.finished + study.chosen_from
     return read_search(
-        study.complete, finished, study.run_dir, study.spec.data.timeframe, study.evaluations
+        study.all_complete, finished, study.run_dir, study.spec.data.timeframe, study.evaluations
     )
 
 

@@ -97,7 +97,7 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
         count, study = self.flags.ensemble, self.study
         if trial is not None and count > 1:
             raise InputError(f"--trial {trial} and --ensemble {count} exclude each other: give one")
-        trials = study.asked(trial)
+        trials = study.asked(trial) if count == 1 else list(study.complete)
         if not trials:
             raise NothingToJudge("no candidate", study.why_none_complete)
         if count > len(trials):
@@ -113,7 +113,7 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
                 "no hold-out",
                 "the study set no bars aside (--holdout 0), so there is no unseen data",
             )
-        self.progress(f"reading the paths of {len(study.complete)} complete trials")
+        self.progress(f"reading the paths of {len(study.all_complete)} complete trials")
         self.search = study_search(study)
         weights = self.flags.weights
         return [partial(read_candidate, some, study, self.search, weights) for some in together]

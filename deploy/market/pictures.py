@@ -98,7 +98,7 @@ def draw_promotion(
     draw_logits(figure.add_subplot(grid[1, 1]), selection.overfitting)
     folds = [
         (one.number, list(TrialRecord.from_attributes(one.user_attrs).scores or ()))
-        for one in study.complete
+        for one in study.all_complete
     ]
     draw_folds(figure.add_subplot(grid[2, :]), folds, chosen.candidate.trials)
     for axes in figure.axes:

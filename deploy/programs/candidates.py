@@ -34,10 +34,11 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.intervals import FEW
 from sweepd.envs.support.invocation import program
-from sweepd.optimize.study.record.configurations import Configuration
-from sweepd.optimize.study.record.fresh import fresh_runs
+from sweepd.optimize.study.record.configurations import Configuration, violations
+from sweepd.optimize.study.record.fresh import fresh_runs, run_name
 from sweepd.optimize.study.record.reader import StudyReader, judged_trials
 from sweepd.optimize.study.record.stored import CommandSpec, TrialRecord
+from sweepd.optimize.study.record.values import broken_words
 
 
 class ProgramStudy(GateStudy):
@@ -64,6 +65,23 @@ class ProgramStudy(GateStudy):
         found = self.spec.selection.configurations(self.complete)
         return next(one for one in found if asked[0] in one.trials)
 
+    def others_measured(self, candidate: ProgramCandidate) -> int:
+        """Return how many other configurations were measured on fresh seeds.
+
+        A user who names a trial may have chosen it by these results; where the study's own selection
+        is judged, they played no part, and do not count.
+        """
+        if candidate.configuration.best_trial == self.complete[0]:
+            return 0
+        configurations = self.spec.selection.configurations(self.complete)
+        others = [one for one in configurations if one.best_trial.number not in candidate.trials]
+        known = set(self.storage.study_ids())
+        return sum(
+            any(run_name(self.name, trial.number) in known for trial in one.trials)
+            and any(row.judged for run in fresh_runs(self, one) for row in run.rows.read())
+            for one in others
+        )
+
 
 @dataclass(frozen=True)
 class FreshFiles:
@@ -78,6 +96,7 @@ class FreshFiles:
         words: of its program.
         files: path and record of its files, by their path in a bundle.
         metrics: the further numbers that were reported last, means over the runs.
+        broken: constraints that the run does not meet, in words; None without constraints.
         faults: what is wrong with the files, in sentences.
     """
 
@@ -89,6 +108,7 @@ class FreshFiles:
     words: tuple[str, ...] = ()
     files: Mapping[str, tuple[Path, FilePart]] | None = None
     metrics: Mapping[str, float] | None = None
+    broken: tuple[str, ...] | None = None
     faults: tuple[str, ...] = ()
 
 
@@ -136,7 +156,8 @@ class ProgramCandidate:
     def evidence(self) -> ProgramEvidence:
         """The evidence for the first stage of the gate."""
         faults = None if self.fresh is None else self.fresh.faults
-        return ProgramEvidence(self.measure, faults, self.failures, self.values)
+        broken = None if self.fresh is None else self.fresh.broken
+        return ProgramEvidence(self.measure, faults, self.failures, self.values, broken)
 
     def describe(self, score: FreshScore | None) -> dict[str, Any]:
         """Its own part of a result's JSON."""
@@ -203,7 +224,9 @@ def _read_files(run: StudyReader, trial: FrozenTrial) -> FreshFiles:
     """Read the files of the program with the highest value, and find what is wrong with them."""
     record = TrialRecord.from_attributes(trial.user_attrs)
     values = record.scores or ()
-    own = FreshFiles((run.name, run.uid), trial.number, values)
+    found = violations(trial)
+    broken = tuple(broken_words({text: by}) for text, by in found.items() if by > 0.0)
+    own = FreshFiles((run.name, run.uid), trial.number, values, broken=broken if found else None)
     if not values or record.members is None:
         return _faulty(own, "the run did not record its values and the list of its files")
     listed = run.run_dir / record.members.path
@@ -242,6 +265,7 @@ def _read_files(run: StudyReader, trial: FrozenTrial) -> FreshFiles:
         tuple(described["seeds"][chosen]["words"]),
         files,
         record.metrics,
+        own.broken,
         tuple(faults),
     )
 

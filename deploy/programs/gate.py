@@ -47,6 +47,8 @@ ADVICE: Mapping[str, str] = {
     "fresh-failures": "find the reason in the log of the seed, and correct the program, or exclude "
     "such parameters from the search space",
     "fresh-seeds": "train with more fresh seeds (train --fresh-seeds, or run --trial)",
+    "constraints": "promote another trial of the frontier with --trial, or set stricter limits for "
+    "a new study, so that what is selected keeps a distance from them",
     "files": "write what is to be deployed to SWEEPD_OUT, and leave the files of a study as they are",
     VALUE: "a larger --budget, more trials, or more fresh seeds, which make the interval narrower",
     "comparable": "promote to a slot of its own with --slot",
@@ -105,9 +107,15 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
             kind=PROGRAM,
         )
         seeds = counted(len(candidate.values), "fresh seed")
-        self.progress(f"{candidate.name}: evaluation {look.number} on {seeds}")
-        mean = over_seeds(candidate.values, level=1.0 - gate_level(look.number))
-        return look, FreshScore(look.number, candidate.values, mean)
+        others = self.study.others_measured(candidate)
+        chosen = (
+            f", chosen by hand after {counted(others, 'other configuration')} on fresh seeds"
+            if others
+            else ""
+        )
+        self.progress(f"{candidate.name}: evaluation {look.number} on {seeds}{chosen}")
+        mean = over_seeds(candidate.values, level=1.0 - gate_level(look.number + others))
+        return look, FreshScore(look.number, candidate.values, mean, others=others)
 
     def compare(
         self,
@@ -122,7 +130,8 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
             theirs = present.manifest.fresh.values
             # Both have seeds of their own, so the difference is that of two independent means.
             ours, others = (np.array(values)[:, None] for values in (score.values, theirs))
-            difference = paired(ours, others, level=1.0 - gate_level(look.number))
+            level = 1.0 - gate_level(look.number + score.others)
+            difference = paired(ours, others, level=level)
             other = ChampionValues(
                 self._called(present), theirs, difference, _unlike(draft, present)
             )

@@ -101,6 +101,13 @@ def _about(study: ProgramStudy, promotion: ProgramPromotion) -> list[str]:
         f"{parameters_text(candidate.parameters)}. Evaluations of this command used, in this "
         f"registry: {promotion.looks}."
     ]
+    score = promotion.chosen.score
+    if score is not None and score.others:
+        lines.append(
+            f"It was chosen by hand. {capital(counted(score.others, 'other configuration'))} of the "
+            "study had been measured on fresh seeds, so the intervals have the confidence of as many "
+            "further evaluations."
+        )
     fresh = candidate.fresh
     if fresh is not None and fresh.files:
         size = sum(part.size for _, part in fresh.files.values())

@@ -6,7 +6,8 @@ first stage checks that there is such a run, that none of its programs failed, a
 those that it wrote. The second stage compares the mean over fresh seeds with that of the champion.
 Such comparisons are counted, and the interval of the difference has a confidence of 95% at the first
 one, 97.5% at the second, and so on, so that the probability that parameters that are not better ever
-replace a champion is at most 1/20 (one-sided).
+replace a champion is at most 1/20 (one-sided). Where a user names a trial that the study does not
+select, the other configurations whose fresh seeds could be looked at before count as well.
 
 A seed whose program fails has no value, and leaving it out would flatter the others: parameters
 that make the program crash for some seeds do not pass.
@@ -50,6 +51,8 @@ class FreshScore:
 
     Attributes:
         look: number of the comparison.
+        others: configurations of the study that were measured on fresh seeds before a user chose
+            this one by hand. They count as further looks.
         values: of the fresh seeds.
         mean: their mean and its interval.
         champion: None for an empty slot.
@@ -59,12 +62,14 @@ class FreshScore:
     values: tuple[float, ...]
     mean: Interval
     champion: ChampionValues | None = None
+    others: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         champion = self.champion
         return {
             "look": self.look,
+            **({"others": self.others} if self.others else {}),
             "values": list(self.values),
             "mean": self.mean.to_dict(),
             "champion": None
@@ -87,6 +92,7 @@ class ProgramEvidence:
         faults: what is wrong with the files, in sentences; None if there is no complete run.
         failures: why programs of the run failed; None if there is no run.
         values: of the fresh seeds.
+        broken: constraints that are not met on fresh seeds, in words; None without constraints.
         score: None before the comparison.
     """
 
@@ -94,6 +100,7 @@ class ProgramEvidence:
     faults: tuple[str, ...] | None
     failures: tuple[str, ...] | None
     values: tuple[float, ...]
+    broken: tuple[str, ...] | None = None
     score: FreshScore | None = None
 
 
@@ -129,6 +136,14 @@ def _fresh_seeds(evidence: ProgramEvidence) -> Measured:
         return Measured(0, f"not measured on fresh seeds: {evidence.measure}")
     said = f"{counted(count, 'seed')} that the selection has not seen"
     return Measured(count, said)
+
+
+def _constraints(evidence: ProgramEvidence) -> Measured | None:
+    broken = evidence.broken
+    if broken is None:
+        return None
+    said = f"not met on fresh seeds: {', '.join(broken)}" if broken else "met on fresh seeds"
+    return Measured(len(broken), said)
 
 
 def _files(evidence: ProgramEvidence) -> Measured | None:
@@ -186,6 +201,9 @@ def rules(least: float | None) -> Sequence[GateRule[ProgramEvidence]]:
         ),
         GateRule(
             "fresh-seeds", SEARCH, ">=", float(FEW), "enough seeds for an interval", _fresh_seeds
+        ),
+        GateRule(
+            "constraints", SEARCH, "<=", 0.0, "the constraints hold on fresh seeds", _constraints
         ),
         GateRule("files", SEARCH, "<=", 0.0, "the files are whole", _files),
         GateRule(VALUE, FRESH, ">=", least or 0.0, "a mean of at least this on fresh seeds", value),

@@ -155,10 +155,12 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
                 return self._champion_already(dataclasses.replace(known, look=look, score=score))
             evidence, compared = self.gate.compare(candidate, draft, look, score, champion)
             found = (*findings, *judge(self.gate.rules, evidence, self.gate.second_stage))
+            choice = self.gate.study.choice(candidate.trials)
             gate = self.gate.record(candidate, compared) | {
                 "slot": self.slot,
                 "look": look.number,
                 "findings": [finding.to_dict() for finding in found],
+                **({} if choice is None else {"choice": choice}),
             }
             bundle = self.gate.build(candidate, finite(gate))
             try:
@@ -218,18 +220,20 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
     ) -> Promotion[Result[CandidateT, ScoreT, BundleT]]:
         """The outcome of the promotion."""
         assert outcome.outcome is not None
+        study, result = self.gate.study, outcome.result
         return Promotion(
             outcome=outcome.outcome,
             slot=self.slot,
-            study=self.gate.study.name,
+            study=study.name,
             reason=outcome.reason,
             candidates=tuple(results),
-            chosen=outcome.result,
+            chosen=result,
+            choice=None if result is None else study.choice(result.candidate.trials),
             champion_before=self._before,
             champion=self._champion,
             version=outcome.version,
             dry_run=self.dry_run,
-            complete=len(self.gate.study.complete),
+            complete=len(study.all_complete),
             looks=self.gate.looks(),
-            details=self.gate.details(outcome.result),
+            details=self.gate.details(result),
         )

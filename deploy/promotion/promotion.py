@@ -122,6 +122,7 @@ class Promotion(Generic[ResultT]):
         reason: why, in a sentence without its full stop.
         candidates: results of the judged candidates, best objective first.
         chosen: the result that the outcome is about, or the one closest to passing.
+        choice: how the chosen candidate was chosen from a frontier, see `GateStudy.choice`.
         champion_before: hash of the champion before the promotion.
         champion: hash of the champion afterwards; unchanged in a dry run.
         version: number of the stored bundle in the slot.
@@ -137,6 +138,7 @@ class Promotion(Generic[ResultT]):
     reason: str
     candidates: tuple[ResultT, ...] = ()
     chosen: ResultT | None = None
+    choice: Mapping[str, Any] | None = None
     champion_before: str | None = None
     champion: str | None = None
     version: int | None = None
@@ -190,6 +192,7 @@ class Promotion(Generic[ResultT]):
                 "loosened": [one.name for one in chosen.findings if one.loosened] if chosen else [],
                 "candidates": [result.to_dict() for result in self.candidates[:KEPT_CANDIDATES]],
             }
+            | ({} if self.choice is None else {"choice": self.choice})
             | dict(self.details)
         )
         return content

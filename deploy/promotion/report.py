@@ -77,6 +77,7 @@ def promotion_report(
             sentence(promotion.reason),
             f"{champion}.",
             *([sentence(promotion.dry_run_note)] if promotion.dry_run else []),
+            *([] if promotion.choice is None else [sentence(promotion.choice["sentence"])]),
             *about,
         ],
         sections=sections,

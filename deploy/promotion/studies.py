@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.artifacts import FileSystemArtifactStore, upload_artifact
@@ -14,10 +15,13 @@ from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, sha256
 from sweepd.envs.crypto.scoring.selection import mean_evaluations
 from sweepd.envs.support.database_url import remove_password
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.passwords import hide_password
+from sweepd.optimize.study.record.configurations import first_value, violations
 from sweepd.optimize.study.record.database import UNUSABLE, open_to_read, storage_url, unusable
 from sweepd.optimize.study.record.reader import StudyReader, judged_trials
 from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.values import broken_words, rule_words
 
 
 def find_study(name: str | None, storage: str, runs_dir: Path | None = None) -> StudyReader:
@@ -55,8 +59,11 @@ class GateStudy(StudyReader):
         study: the study, see `find_study`.
 
     Attributes:
-        complete: COMPLETE trials of sweepd's workers, those of the best configuration first, and of
-            its trials the best first; of equal trials the earliest first.
+        complete: COMPLETE trials of sweepd's workers that meet the study's constraints, those of the
+            best configuration first, and of its trials the best first; of equal trials the earliest
+            first. With several values, the trial that the study's rule selects is the first.
+        all_complete: the same, and after them the COMPLETE trials that break a constraint.
+        frontier_size: number of trials on the frontier of several values; 0 with one value.
         finished: number of finished trials in any state.
         evaluations: of a finished trial, on average.
 
@@ -70,8 +77,12 @@ class GateStudy(StudyReader):
             finished = [trial for trial in self.trials() if trial.state.is_finished()]
         except UNUSABLE as error:
             raise unusable(study.storage.url, error) from error
-        configurations = self.spec.selection.configurations(judged_trials(finished))
+        judged, selection = judged_trials(finished), self.spec.selection
+        configurations = selection.configurations(judged)
         self.complete = tuple(trial for one in configurations for trial in one.trials)
+        chosen = {trial.number for trial in self.complete}
+        self.all_complete = self.complete + tuple(own for own in judged if own.number not in chosen)
+        self.frontier_size = len(selection.frontier(configurations)) if self.spec.several else 0
         self.finished = len(finished)
         self.evaluations = mean_evaluations([len(trial.intermediate_values) for trial in finished])
         if self.complete and not self.run_dir.is_dir():
@@ -81,24 +92,80 @@ class GateStudy(StudyReader):
             )
 
     def asked(self, trial: int | None) -> list[FrozenTrial]:
-        """The complete trials, best first.
+        """The complete trials that may be promoted, best first; with several values the selected one.
 
         Args:
             trial: return this trial only.
 
         Raises:
-            InputError: that trial is not COMPLETE.
+            InputError: that trial is not COMPLETE, or breaks a constraint of the study.
         """
-        found = [item for item in self.complete if trial is None or item.number == trial]
-        if trial is not None and not found:
+        if trial is None:
+            return list(self.complete[:1] if self.spec.several else self.complete)
+        found = [item for item in self.all_complete if item.number == trial]
+        if not found:
             raise InputError(f"--trial {trial} is not a COMPLETE trial of study {self.name!r}")
+        if found[0] not in self.complete:
+            raise InputError(
+                f"--trial {trial}: {self._refusal(found[0])}; name a trial that meets the "
+                f"constraints of study {self.name!r}"
+            )
         return found
+
+    @staticmethod
+    def _refusal(trial: FrozenTrial) -> str:
+        """Why a trial is not among those that may be selected."""
+        broken = broken_words(violations(trial))
+        if broken:
+            return f"it does not meet {broken}"
+        return "another trial of its configuration does not meet the constraints"
+
+    def choice(self, trials: Sequence[int]) -> dict[str, Any] | None:
+        """How a candidate was chosen, as plain data; None in a study with one value.
+
+        Args:
+            trials: numbers of its trials, best first.
+
+        Returns:
+            `trials`, `by` ("rule" or "user"), `rule` (in words), `selected` (number of the trial
+            that the rule selects), `frontier` (number of trials on it), `complete` (number of
+            complete trials, from which the frontier is) and `sentence`.
+        """
+        if not self.spec.several:
+            return None
+        first = [trial.number for trial in self.complete[: len(trials)]]
+        rule = rule_words(self.spec.choose, self.spec.values, self.spec.limits)
+        found = {
+            "trials": list(trials),
+            "by": "rule" if list(trials) == first else "user",
+            "rule": rule,
+            "selected": self.complete[0].number,
+            "frontier": self.frontier_size,
+            "complete": len(self.all_complete),
+        }
+        among = (
+            f"{counted(self.frontier_size, 'trial')} on the frontier of "
+            f"{counted(len(self.all_complete), 'complete trial')}"
+        )
+        own = "trial" if len(trials) == 1 else "trials"
+        named = f"{own} {', '.join(map(str, trials))}"
+        if found["by"] == "rule":
+            text = f"{named}: chosen by the study's rule from {among}: {rule}"
+        else:
+            text = (
+                f"{named}: chosen by the user; the study's rule selects trial {first[0]} from "
+                f"{among}. Every evaluation of another choice is counted"
+            )
+        return found | {"sentence": text}
 
     @property
     def why_none_complete(self) -> str:
         """Why there is no complete trial."""
         if not self.finished:
             return "no trial of the study has finished yet"
+        if self.all_complete:
+            limits = " and ".join(self.spec.constraints)
+            return f"none of the study's {len(self.all_complete)} complete trials meets {limits}"
         return (
             f"none of the study's {self.finished} finished trials is COMPLETE: all were pruned or "
             "failed"
@@ -107,7 +174,8 @@ class GateStudy(StudyReader):
 
 def objective_of(trial: FrozenTrial) -> float:
     """The trial's objective value, NaN if it has none; those of `GateStudy.complete` are finite."""
-    return math.nan if trial.value is None else float(trial.value)
+    value = first_value(trial)
+    return math.nan if value is None else value
 
 
 def scored_weights(record: TrialRecord, run_dir: Path) -> bytes:

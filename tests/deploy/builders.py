@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +210,7 @@ class FakeStudy:
 
     Args:
         folder: gets `data/` (a mean-reverting market), `runs/` (trial files) and `studies.db`.
+        changes: fields of the spec.
     """
 
     def __init__(
@@ -222,6 +223,7 @@ class FakeStudy:
         seed: int = 0,
         assets: int = 3,
         timeframe: str = "1h",
+        **changes: Any,
     ) -> None:
         self.folder = folder
         self.name = name
@@ -265,10 +267,12 @@ class FakeStudy:
             objective="information-ratio",
             code_version="0.1.0",
             torch_version="2.13.0",
-            **SEARCH,
+            **SEARCH | changes,
         )
         self.study = optuna.create_study(
-            study_name=name, storage=self.storage, direction="maximize"
+            study_name=name,
+            storage=self.storage,
+            directions=[value.direction for value in spec.values],
         )
         self.study.set_user_attr(SPEC_KEY, spec.to_json())
         self.study.set_user_attr(UID_KEY, f"{name:0<32}")
@@ -288,11 +292,22 @@ class FakeStudy:
         state: TrialState = TrialState.COMPLETE,
         edge: float | None = None,
         trades: float = 1.0,
+        further: Sequence[float] = (),
+        violations: Mapping[str, float] | None = None,
         **changes: Any,
     ) -> int:
         """Add a trial with these members and return its number.
 
-        edge: mean excess return per bar in cross-validation; None: one that fits the value.
+        Args:
+            value: its first value.
+            actors: its members.
+            params: of its environment.
+            state: its state.
+            edge: mean excess return per bar in cross-validation; None: one that fits the value.
+            trades: per bar.
+            further: its other values.
+            violations: by constraint.
+            changes: its attributes.
         """
         edge = 5e-4 * value if edge is None else edge
         number = len(self.study.get_trials(deepcopy=False))
@@ -328,7 +343,8 @@ class FakeStudy:
         self.study.add_trial(
             optuna.trial.create_trial(
                 state=state,
-                value=value if state == TrialState.COMPLETE else None,
+                values=[value, *further] if state == TrialState.COMPLETE else None,
+                constraints=dict(violations or {}),
                 params={"learning_rate": 1e-3},
                 distributions={
                     "learning_rate": optuna.distributions.FloatDistribution(1e-5, 1e-2, log=True)
