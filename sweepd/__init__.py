@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sweepd.deploy.api.promotion import promote as promote
     from sweepd.envs.support.errors import InputError as InputError
     from sweepd.envs.support.errors import RunError as RunError
+    from sweepd.function import Trial as Trial
     from sweepd.hooks import create_study as create_study
     from sweepd.optimize.api.study import Study as Study
     from sweepd.optimize.api.study import list_studies as list_studies
@@ -45,6 +46,7 @@ _MODULES = {
     "Policy": "sweepd.deploy.api.policy",
     "RunError": "sweepd.envs.support.errors",
     "Study": "sweepd.optimize.api.study",
+    "Trial": "sweepd.function",
     "checkpoint_dir": "sweepd.program",
     "choice": "sweepd.optimize.study.space.objects",
     "create_study": "sweepd.hooks",

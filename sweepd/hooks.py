@@ -41,7 +41,8 @@ def create_study(name: str | None = None, **settings: Any) -> Study:
             `runs_dir="runs"`. Units and defaults are those of the flags. Flags that need a process
             of their own are refused. Besides, there are
             `env`: also a class or function that makes an environment, with `env_kwargs`;
-            `search_space`: also parameters by name, or a function of an Optuna trial.
+            `search_space`: also parameters by name, or a function of an Optuna trial;
+            `objective`: also a training function, which takes a `sweepd.Trial`.
 
     Returns:
         The study; nothing is trained before `Study.run`.

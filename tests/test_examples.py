@@ -38,6 +38,7 @@ PROGRAMS = {
     "study_in_python": "best trial: ",
     "study_of_own_env": "first action: 1",
     "study_results": "episodes.parquet",
+    "training_function": "best trial: ",
     "two_player_game": "after 7 rounds: 7 and -7",
 }
 

@@ -183,7 +183,7 @@ def test_a_market_from_study_to_windows(folder: Path) -> None:
         ({"track": "mlflow"}, "track = 'mlflow' should be a list"),
         ({"runs_dir": 3}, "runs_dir = 3 should be a path"),
         ({"holdout": math.nan}, "holdout = nan should be a finite number"),
-        ({"env": object()}, "env = <object object at .*> should be text"),
+        ({"env": object()}, "env = <object object at .*> is no environment"),
         ({"n_envs": "many"}, "--n-envs 'many' is not valid"),
         ({"auto_deploy": True}, "sweepd.promote"),
         ({"max_memory": 3}, "restarts its process"),

@@ -49,22 +49,17 @@ def _variable(made: Any) -> tuple[str, str] | None:
 
 def _problem(made: Any) -> str:
     """Say why an object has no name, and what to do."""
-    move = (
-        "other processes cannot import it: move it to the top level of a module, such as my_env.py"
-    )
+    move = "other processes cannot import it: move it to the top level of a module, such as my_module.py"
     if isinstance(made, functools.partial):
-        return (
-            f"a functools.partial of {getattr(made.func, '__name__', 'a function')} has no name, so "
-            "other processes cannot import it: pass the function, and its arguments as env_kwargs"
-        )
+        return f"a functools.partial has no name, so {move}, as NAME = functools.partial(…)"
     name = str(getattr(made, "__qualname__", None) or type(made).__name__)
     if "<lambda>" in name:
-        return f"a lambda has no name, so {move} as a function, and pass my_env.NAME"
+        return f"a lambda has no name, so {move} as a function, and pass my_module.NAME"
     if "<locals>" in name:
         return f"{name.rpartition('.')[2]} is defined inside a function, so {move}"
     if "." in name:
         return f"{name} is defined inside a class, so {move}"
-    return f"{name} is no variable of a module, so {move}, and pass my_env.{name}"
+    return f"{name} is no variable of a module, so {move}, and pass my_module.{name}"
 
 
 def main_name(what: str, name: str) -> str:
@@ -87,7 +82,7 @@ def main_name(what: str, name: str) -> str:
     elif file is None or not Path(file).is_file():
         raise InputError(
             f"{what}: {name} is defined in a notebook or an interactive session, so other processes "
-            f"cannot import it: move it to a module, such as my_env.py, and pass my_env.{name}"
+            f"cannot import it: move it to a module, such as my_module.py, and pass my_module.{name}"
         )
     else:
         known = Path(file).stem

@@ -16,7 +16,7 @@ from sweepd.envs.support.database_url import STORAGE_VARIABLE
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.flags import read_flags
 from sweepd.envs.support.logs import LogConsole
-from sweepd.envs.support.naming import refuse_while_imported
+from sweepd.envs.support.naming import object_name, refuse_while_imported
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.progress import study_progress
 from sweepd.optimize.cli.study_request import flags_per_study
@@ -25,6 +25,7 @@ from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.enqueue import enqueue
 from sweepd.optimize.study.frame import studies_frame, trials_frame
 from sweepd.optimize.study.record.database import StudyDatabase, open_to_read, storage_url
+from sweepd.optimize.study.record.programs import PYTHON
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
@@ -221,6 +222,15 @@ def _as_flags(settings: dict[str, Any]) -> dict[str, Any]:
     space = settings.get("search_space")
     if isinstance(space, Mapping) or callable(space):
         settings["search_space"] = space_text(space)
+    objective = settings.get("objective")
+    if callable(objective):
+        name = object_name("objective", objective)
+        if settings.get("env") is not None:
+            raise InputError(
+                f"objective = {name} is a training function, which makes its own environment; leave "
+                "env out"
+            )
+        settings |= {"env": f"{PYTHON}:{name}", "objective": None}
     kwargs = settings.pop("env_kwargs", None) or {}
     if not isinstance(kwargs, Mapping):
         raise InputError(f"env_kwargs = {kwargs!r} is not a dict of arguments by name")

@@ -23,12 +23,13 @@ from sweepd.envs.games.pairings import RandomEntrant, is_versus, play_pairs, scr
 from sweepd.envs.games.random_check import PlayCheck, check_random_play
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.cli.check_spaces import examine_spaces
 from sweepd.optimize.cli.demo import apply_preset
 from sweepd.optimize.cli.findings import Finding, print_findings
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
-from sweepd.optimize.cli.study_request import SPACE_MISSING, make_request
+from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.games.experiment import check_algorithm
 from sweepd.optimize.objectives.games.objective import GameObjective
@@ -64,7 +65,8 @@ def check_environment(flags: StudySettings, given: frozenset[str], hooks: Hooks)
         raise InputError("sweepd doctor reads no study; give --search-space a preset or a file")
     check_request(request)
     if not request.search_space:
-        raise InputError(SPACE_MISSING)
+        found = objective_of(request.env).find_space(Terminal().print_line)
+        request = dataclasses.replace(request, search_space=found)
     return print_findings(examine_study(request, choose_device(flags.gpu), flags.data_dir))
 
 

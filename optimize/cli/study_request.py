@@ -17,11 +17,6 @@ from sweepd.optimize.objectives.table import misplaced_settings, objective_of
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import NARROW, load_space, space_source
 
-SPACE_MISSING = (
-    "--search-space is missing: name a TOML file with the command's parameters, such as\n"
-    "    [params]\n"
-    "    learning_rate = { low = 1e-5, high = 1e-2, log = true }"
-)
 DATA_DIR_MISSING = (
     "--data-dir is missing: name a directory of bars (sweepd data download creates one), "
     "or use --demo"

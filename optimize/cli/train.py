@@ -20,7 +20,6 @@ from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device, own_arguments, run_on_all
 from sweepd.optimize.cli.study_request import (
     DATA_DIR_MISSING,
-    SPACE_MISSING,
     flags_per_study,
     make_request,
     study_name,
@@ -190,7 +189,8 @@ def _open_study(
         if objective_of(request.env).needs_data and flags.data_dir is None:
             raise InputError(DATA_DIR_MISSING)
         if not request.search_space:
-            raise InputError(SPACE_MISSING)
+            found = objective_of(request.env).find_space(say)
+            request = dataclasses.replace(request, search_space=found)
         # Otherwise a wrong registry would be noticed when the settings are already fixed.
         if hooks.check_registry is not None:
             hooks.check_registry()

@@ -36,7 +36,7 @@ class Objective(ABC, Generic[Spec]):
         settings: those that not every kind has.
         without_effect: those that every other kind has, and this one does not.
         title: the kind in messages.
-        default_space: name of the default search space; "" if the user must name one.
+        default_space: name of the default search space; "": see `find_space`.
         needs_data: whether a new study needs --data-dir.
         first_stage: whether the promotion gate has rules that need no hold-out evaluation.
     """
@@ -110,6 +110,14 @@ class Objective(ABC, Generic[Spec]):
     @abstractmethod
     def default_name(self, settings: StudySettings) -> str:
         """Return the name of a study with these settings."""
+
+    def find_space(self, say: Say) -> str:
+        """Return the search space of a new study for which the user names none.
+
+        Raises:
+            InputError: one must be named.
+        """
+        return self.default_space
 
     def load_bars(self, request: Request) -> Bars | None:
         """Return the bars for a new study; None for a game."""

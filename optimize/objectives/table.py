@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.objectives.command.function import FunctionObjective
 from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.judged import check_judged
@@ -14,6 +15,7 @@ from sweepd.optimize.objectives.objective import Objective
 from sweepd.optimize.objectives.populations import check_population
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.configurations import SEARCHES
+from sweepd.optimize.study.record.programs import is_function
 from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, is_command
 from sweepd.optimize.study.sampling.pruners import PRUNERS, make_pruner
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS, make_sampler
@@ -26,8 +28,10 @@ KINDS: tuple[type[Objective[Any]], ...] = (MarketObjective, GameObjective, Comma
 
 def objective_of(environment: str) -> Objective[StudySpec]:
     """Return the kind of a study on this environment."""
-    if is_command(environment):
-        kind: type[Objective[Any]] = CommandObjective
+    if is_function(environment):
+        kind: type[Objective[Any]] = FunctionObjective
+    elif is_command(environment):
+        kind = CommandObjective
     else:
         kind = MarketObjective if environment == CRYPTO else GameObjective
     # A spec of this environment is of the kind's own class.

@@ -19,12 +19,18 @@ from sweepd.optimize.objectives.command.words import check_names, check_program,
 from sweepd.optimize.objectives.objective import Objective, Say
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.configurations import RACE
+from sweepd.optimize.study.record.programs import command_of
 from sweepd.optimize.study.record.stored import COMMAND, CommandSpec
 from sweepd.optimize.study.settings.command import CommandSettings
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import space_source
 from sweepd.optimize.study.space.search_space import SearchSpace
 
+SPACE_MISSING = (
+    "--search-space is missing: name a TOML file with the command's parameters, such as\n"
+    "    [params]\n"
+    "    learning_rate = { low = 1e-5, high = 1e-2, log = true }"
+)
 TOGETHER = 4  # trials of a batch that are compared at their rungs
 
 
@@ -44,7 +50,7 @@ class CommandObjective(Objective[CommandSpec]):
     @property
     def command(self) -> str:
         """The words of the program, with names of parameters in braces."""
-        return self.environment.partition(":")[2]
+        return command_of(self.environment)
 
     def defaults(self, settings: StudySettings, given: frozenset[str]) -> dict[str, Any]:
         """Return what makes one rollout one step of the program, and a trial one rung."""
@@ -57,9 +63,9 @@ class CommandObjective(Objective[CommandSpec]):
         }
 
     def check(self, request: Request) -> None:
+        self.check_command()
         if platform.system() != "Linux":
             raise InputError("--env command: needs Linux, on which a supervisor ends its programs")
-        check_program(self.command)
         for name in ("job_memory", "job_minutes", "job_grace"):
             number = getattr(request, name)
             if not (math.isfinite(number) and number >= 0):
@@ -68,6 +74,10 @@ class CommandObjective(Objective[CommandSpec]):
     def number_names(self, request: Request) -> None:  # noqa: ARG002
         return None
 
+    def check_command(self) -> None:
+        """Raise InputError if there is no such program."""
+        check_program(self.command)
+
     def completed(self, request: Request, space: SearchSpace) -> Request:
         """Return the request without a pruner if there is nothing to prune at."""
         names = [dimension.name for dimension in space.dimensions]
@@ -75,6 +85,10 @@ class CommandObjective(Objective[CommandSpec]):
         if request.rungs > 1 or "pruner" in request.given:
             return request
         return dataclasses.replace(request, pruner="none")
+
+    def find_space(self, say: Say) -> str:  # noqa: ARG002
+        """Raise InputError: the parameters of a program are not known."""
+        raise InputError(SPACE_MISSING)
 
     def default_name(self, settings: StudySettings) -> str:  # noqa: ARG002
         """Return the name of the script, else that of the program."""

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import select
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from sweepd.envs.core.sizing import cpu_count
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.intervals import Interval, over_seeds
+from sweepd.envs.support.naming import import_paths
 from sweepd.optimize.objectives.artifacts import scored_file
 from sweepd.optimize.objectives.command.job import CHECKPOINT, OUT, Job, Limits, clean
 from sweepd.optimize.objectives.command.reports import Report
@@ -35,6 +37,7 @@ from sweepd.optimize.objectives.command.words import filled_in
 from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
 from sweepd.optimize.study.checkpoint import Checkpoint, MemberState
+from sweepd.optimize.study.record.programs import is_function
 from sweepd.optimize.study.record.stored import (
     CommandSpec,
     RecordedFile,
@@ -175,6 +178,9 @@ class CommandRun(Run[CommandTraining]):
         if "OMP_NUM_THREADS" not in os.environ:
             variables["OMP_NUM_THREADS"] = str(threads)
         words = filled_in(self.spec.command, {**plan.settings.learner, **known})
+        if is_function(self.spec.environment):
+            words[0] = sys.executable
+            variables["PYTHONPATH"] = import_paths()
         return Job(words, variables, folder, self._limits)
 
     def release(self) -> None:

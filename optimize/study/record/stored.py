@@ -22,6 +22,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import Interval
 from sweepd.optimize.study.record.configurations import PBT, RACE, TRIALS, Selection
 from sweepd.optimize.study.record.data_spec import AcceptedJump, DataSpec
+from sweepd.optimize.study.record.programs import command_of, is_function
 from sweepd.optimize.study.record.values import ValuedSpec
 
 # Study attributes.
@@ -73,8 +74,8 @@ def torch_version() -> str:
 
 
 def is_command(environment: str) -> bool:
-    """Return whether an environment is a program, `command:WORDS`."""
-    return environment.startswith(f"{COMMAND}:")
+    """Return whether an environment is a program, `command:WORDS` or `python:MODULE:NAME`."""
+    return environment.startswith(f"{COMMAND}:") or is_function(environment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,8 @@ class StudySpec(ValuedSpec, ABC):
         member: name of a trial's members, "fold" or "seed".
         repeats: whether the members of a trial repeat it with other seeds.
         unit: what the progress of a member is counted in.
-        environment: "crypto", the name of a game, or "command:" and the words of a program.
+        environment: "crypto", the name of a game, "command:" and a program, or "python:" and a
+            training function.
         algorithm: name in `sweepd.agents.algorithms.table`.
         env: environment parameters that all trials share.
         budget: environment steps per member, spent in `rungs` equal parts.
@@ -352,7 +354,7 @@ class CommandSpec(SeedSpec):
     @property
     def command(self) -> str:
         """The words of the program, with names of parameters in braces."""
-        return self.environment.partition(":")[2]
+        return command_of(self.environment)
 
     @property
     def about(self) -> str:

@@ -187,7 +187,7 @@ class CommonSettings:
             "gym:Pendulum-v1), vector:ID (a Gymnasium vector environment), pettingzoo:MODULE, or "
             "MODULE:NAME (your own game, or a function that returns a Gymnasium, PettingZoo or "
             "PufferLib environment): see docs/games.md; or command:WORDS, a program, with {NAME} for "
-            "a parameter: see docs/command.md.",
+            "a parameter, or python:MODULE:NAME, a training function: see docs/command.md.",
             fixes="environment",
         ),
     ] = "crypto"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import operator
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from sweepd.envs.support.errors import InputError
 Entry = dict[str, Any]  # of one parameter, as in a TOML file
 # Keys of an entry.
 ENTRY_KEYS = frozenset({"low", "high", "log", "step", "off", "start", "choices", "value"})
+# Before FILE MODULE:NAME, as arguments of `sweepd.function`: write what the function suggests.
+SPACE = "--space"
 _LOOKS = 16  # random runs of a function, which show whether its suggestions depend on values
 _KINDS = (
     'sweepd.log_float(1e-5, 1e-2), (low, high), (low, high, "log"), a list of choices, or a number '
@@ -153,19 +156,8 @@ def _suggested(low: Any, high: Any, step: Any, *, log: bool) -> Entry:
     return _range(low, high, step=own, log=log)
 
 
-class RecordingTrial:
-    """Records what a function suggests.
-
-    Args:
-        draw: returns a value of an entry.
-
-    Attributes:
-        entries: by name, in the order of the suggestions.
-    """
-
-    def __init__(self, draw: Callable[[Entry], Any]) -> None:
-        self._draw, self._values = draw, dict[str, Any]()
-        self.entries: dict[str, Entry] = {}
+class Suggesting(ABC):
+    """The `suggest_…` methods of an Optuna trial, by entries of a search space."""
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -183,13 +175,33 @@ class RecordingTrial:
         """See `optuna.Trial.suggest_categorical`."""
         return self.suggest(name, choice(choices))
 
+    @abstractmethod
     def suggest(self, name: str, entry: Entry) -> Any:
-        """Record an entry, and return a value of it, the same one for every call of a name."""
+        """Return the value of a parameter, the same one for every call of a name."""
+
+
+class RecordingTrial(Suggesting):
+    """Records what a function suggests.
+
+    Args:
+        draw: returns a value of an entry.
+
+    Attributes:
+        entries: by name, in the order of the suggestions.
+        params: values by name.
+    """
+
+    def __init__(self, draw: Callable[[Entry], Any]) -> None:
+        self._draw = draw
+        self.params: dict[str, Any] = {}
+        self.entries: dict[str, Entry] = {}
+
+    def suggest(self, name: str, entry: Entry) -> Any:
         if self.entries.setdefault(name, entry) != entry:
             raise InputError(f"{name!r} is suggested twice, as {self.entries[name]} and as {entry}")
-        if name not in self._values:
-            self._values[name] = self._draw(entry)
-        return self._values[name]
+        if name not in self.params:
+            self.params[name] = self._draw(entry)
+        return self.params[name]
 
     def __getattr__(self, name: str) -> Any:
         raise InputError(f"a search space has only trial.suggest_…; it used trial.{name}")
@@ -200,7 +212,8 @@ def first_value(entry: Entry) -> Any:
     return entry.get("value", entry["choices"][0] if "choices" in entry else entry.get("low"))
 
 
-def _random_value(numbers: random.Random, entry: Entry) -> Any:
+def random_value(numbers: random.Random, entry: Entry) -> Any:
+    """Return a value of an entry."""
     if "low" not in entry:
         return numbers.choice(entry.get("choices", [entry.get("value")]))
     low, high, step = entry["low"], entry["high"], entry.get("step")
@@ -222,7 +235,7 @@ def function_entries(space: Callable[[Any], object]) -> dict[str, Entry]:
         InputError: it raises, suggests nothing, or its suggestions depend on each other.
     """
     numbers = random.Random(0)
-    draws = [first_value, *[lambda entry: _random_value(numbers, entry)] * _LOOKS]
+    draws = [first_value, *[lambda entry: random_value(numbers, entry)] * _LOOKS]
     found: dict[str, Entry] | None = None
     for draw in draws:
         trial = RecordingTrial(draw)

@@ -54,12 +54,12 @@ def test_objects_of_a_module_are_found_under_their_names(name: str) -> None:
             lambda: Env(),
             "env: a lambda has no name, so .*move it to the top level of a module, such",
         ),
-        (factory(), "env: inner is defined inside a function, so .* my_env.py"),
+        (factory(), "env: inner is defined inside a function, so .* my_module.py"),
         (Env.Inner, "env: Env.Inner is defined inside a class"),
-        (functools.partial(make), "functools.partial of make .*its arguments as env_kwargs"),
+        (functools.partial(make), "a functools.partial has no name.*as NAME = functools.partial"),
         (
             SimpleNamespace(),
-            "SimpleNamespace is no variable of a module, so .*my_env.SimpleNamespace",
+            "SimpleNamespace is no variable of a module, so .*my_module.SimpleNamespace",
         ),
     ],
 )
@@ -105,9 +105,7 @@ def test_a_notebook_and_a_hidden_script_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = main_module(monkeypatch, None, "class Mine: pass")
-    words = (
-        "defined in a notebook or an interactive session.*such as my_env.py, and pass my_env.Mine"
-    )
+    words = "defined in a notebook or an interactive session.*such as my_module.py, and pass my_module.Mine"
     with pytest.raises(InputError, match=words):
         object_name("env", main.Mine)
     hidden = tmp_path / "json.py"  # importing json finds the standard library's

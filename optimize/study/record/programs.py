@@ -1,0 +1,16 @@
+"""Names of environments that are programs, and the words that start them."""
+
+from __future__ import annotations
+
+PYTHON = "python"  # before a colon: the environment is a training function
+
+
+def is_function(environment: str) -> bool:
+    """Return whether an environment is a training function, `python:MODULE:NAME`."""
+    return environment.startswith(f"{PYTHON}:")
+
+
+def command_of(environment: str) -> str:
+    """Return the words of a program, with names of parameters in braces."""
+    words = environment.partition(":")[2]
+    return f"{PYTHON} -m sweepd.function {words}" if is_function(environment) else words
