@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sweepd.envs.support.errors import RunError as RunError
     from sweepd.function import Trial as Trial
     from sweepd.hooks import create_study as create_study
+    from sweepd.optimize.api.study import Callback as Callback
     from sweepd.optimize.api.study import Study as Study
     from sweepd.optimize.api.study import list_studies as list_studies
     from sweepd.optimize.api.study import load_study as load_study
@@ -42,6 +43,7 @@ if "SWEEPD_PARAMS" not in os.environ:
     request_one_thread()
 
 _MODULES = {
+    "Callback": "sweepd.optimize.api.study",
     "InputError": "sweepd.envs.support.errors",
     "Policy": "sweepd.deploy.api.policy",
     "RunError": "sweepd.envs.support.errors",

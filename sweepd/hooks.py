@@ -42,7 +42,8 @@ def create_study(name: str | None = None, **settings: Any) -> Study:
             of their own are refused. Besides, there are
             `env`: also a class or function that makes an environment, with `env_kwargs`;
             `search_space`: also parameters by name, or a function of an Optuna trial;
-            `objective`: also a training function, which takes a `sweepd.Trial`.
+            `objective`: also a training function, which takes a `sweepd.Trial`;
+            `callbacks`: a list of `sweepd.Callback`.
 
     Returns:
         The study; nothing is trained before `Study.run`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.objects import space_text
 from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.callbacks import teller
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions
 
@@ -39,6 +40,55 @@ FOR_COMMANDS = {
     "auto_deploy": "call sweepd.promote(study) when the study has run",
     "max_memory": "only `sweepd train` restarts its process to free memory",
 }
+
+
+class Callback:
+    """What `Study.run` calls while it trains; subclass it, and override what you need.
+
+    The methods are called in the process of `Study.run`, between two steps of its work, for what
+    this worker does; training waits for them. An exception in one is printed with its place, and
+    the study goes on.
+    """
+
+    def on_trial_begin(self, study: Study, trial: int, params: Mapping[str, Any]) -> None:
+        """A trial begins, or goes on after an interruption.
+
+        Args:
+            study: the study.
+            trial: number of the trial.
+            params: its parameters by name.
+        """
+
+    def on_rung(self, study: Study, trial: int, rung: int, value: float) -> None:
+        """A trial was evaluated at a rung, the last one included; it is not judged yet.
+
+        Args:
+            study: the study.
+            trial: number of the trial.
+            rung: 1 to the study's number of rungs.
+            value: its objective there.
+        """
+
+    def on_trial_complete(self, study: Study, trial: int, value: float) -> None:
+        """A trial is complete, and its files are written.
+
+        Args:
+            study: the study.
+            trial: number of the trial.
+            value: its objective.
+        """
+
+    def on_new_best(self, study: Study, trial: int, value: float) -> None:
+        """Another trial is the best one, also if another worker has trained it.
+
+        Args:
+            study: the study.
+            trial: number of the trial.
+            value: objective of the study's best configuration.
+        """
+
+    def on_study_complete(self, study: Study) -> None:
+        """The study has all its trials, and its selection was measured; last call of `Study.run`."""
 
 
 class Study:
@@ -57,10 +107,12 @@ class Study:
         runs_dir: Path | None,
         requested: RequestedStudy | None = None,
         console: LogConsole | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.name = handle.name
         self._handle, self._runs_dir = handle, runs_dir
         self._requested, self._console = requested, console or LogConsole()
+        self._callbacks = tuple(callbacks)
 
     def __repr__(self) -> str:
         counts = self._handle.counts()
@@ -187,7 +239,12 @@ class Study:
         options = WorkerOptions(
             total, flags.alongside, flags.metrics_port, fresh_seeds=flags.fresh_seeds, track=track
         )
-        return work(self._requested.handle, self._requested.trainer, options, self._console)
+        tell = teller(self._callbacks, self, self._console.print_line)
+        handle, trainer = self._requested.handle, self._requested.trainer
+        complete = work(handle, trainer, options, self._console, tell=tell)
+        if complete:
+            tell("on_study_complete")
+        return complete
 
 
 def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) -> Study:
@@ -203,7 +260,10 @@ def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) ->
         if flag in settings:
             raise InputError(f"{source}: {flag} is a flag of `sweepd train`; {instead}")
     refuse_while_imported("sweepd.create_study")
-    named = _as_flags(dict(settings) if name is None else {**settings, "study_name": name})
+    settings = dict(settings)
+    callbacks = tuple(settings.pop("callbacks", None) or ())
+    _check_callbacks(callbacks)
+    named = _as_flags(settings if name is None else {**settings, "study_name": name})
     flags, given = read_flags(StudySettings, named, source)
     if flags.gpu == "all":
         raise InputError(
@@ -214,7 +274,17 @@ def create_study(name: str | None, settings: Mapping[str, Any], hooks: Hooks) ->
     console = LogConsole(flags.log_file, flags.log_format)
     requested = open_requested(flags, given, hooks, console)
     runs_dir = flags.runs_dir if "runs_dir" in given else None
-    return Study(requested.handle, runs_dir, requested, console)
+    return Study(requested.handle, runs_dir, requested, console, callbacks)
+
+
+def _check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Raise InputError if one of `callbacks` is no `Callback`."""
+    for index, one in enumerate(callbacks):
+        if not isinstance(one, Callback):
+            raise InputError(
+                f"callbacks[{index}] = {one!r} is no object of a subclass of sweepd.Callback, with "
+                "methods such as on_trial_complete(self, study, trial, value)"
+            )
 
 
 def _as_flags(settings: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from sweepd.optimize.study.record.stored import TOTAL_KEY
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import claim_closing, leave, register_worker
 from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.callbacks import Tell, silent
 from sweepd.optimize.worker.freeze import join_study
 from sweepd.optimize.worker.stopping import Life, StopRequest, restart
 from sweepd.optimize.worker.summary import print_summary
@@ -43,6 +44,7 @@ def work(
     console: Console,
     after_study: AfterStudy | None = None,
     on_new_best: OnNewBest | None = None,
+    tell: Tell = silent,
 ) -> bool:
     """Work on a study until it is complete, and print a summary.
 
@@ -53,6 +55,7 @@ def work(
         console: for output.
         after_study: called by exactly one worker when the study is complete.
         on_new_best: called between batches when the study has a new best trial.
+        tell: calls the callbacks of `sweepd.optimize.worker.callbacks`.
 
     Returns:
         False if the worker was stopped before the study was complete.
@@ -61,7 +64,7 @@ def work(
         StudyGone: the study or its database was deleted.
     """
     try:
-        return _work(handle, trainer, options, console, after_study, on_new_best)
+        return _work(handle, trainer, options, console, after_study, on_new_best, tell)
     except Exception as error:
         # A deleted study shows in many ways: a missing row, a missing table, a refused reference.
         gone = handle.gone()
@@ -79,6 +82,7 @@ def _work(
     console: Console,
     after_study: AfterStudy | None,
     on_new_best: OnNewBest | None,
+    tell: Tell,
 ) -> bool:
     telemetry = Telemetry(console, handle.name, trainer.device)
     telemetry.total = options.total
@@ -95,7 +99,7 @@ def _work(
             name=life.worker,  # a restarted process keeps its name
         )
         try:
-            worker = Worker(handle, trainer, options, telemetry, name, stop, on_new_best)
+            worker = Worker(handle, trainer, options, telemetry, name, stop, on_new_best, tell)
             outcome = _run(worker, life)
             if outcome is Outcome.DONE and not measure_fresh_seeds(worker, console):
                 outcome = Outcome.STOPPED

@@ -65,8 +65,12 @@ class TrialReporter:
                 self._changed(training.plan.trial_id)
             return written
 
-    def complete(self, training: Training, evaluation: Evaluation) -> None:
-        """Write the files of a trial at the last rung, and tell the study its values."""
+    def complete(self, training: Training, evaluation: Evaluation) -> bool:
+        """Write the files of a trial at the last rung, and tell the study its values.
+
+        Returns:
+            False if the trial was lost.
+        """
         found = judge(self.handle.spec, evaluation)
 
         def write() -> None:
@@ -75,7 +79,8 @@ class TrialReporter:
             self._alive()  # large trials take long to write
             self.handle.complete(training.plan.trial_id, *found.values)
 
-        self._finish(training, write)
+        if not self._finish(training, write):
+            return False
         number, spec = training.plan.number, self.handle.spec
         text = f"trial {number} complete: objective {evaluation.final:+.4f}"
         fields: dict[str, Any] = {}
@@ -89,6 +94,7 @@ class TrialReporter:
             text += f"; does not meet {broken}" if broken else ""
             fields["feasible"] = not broken
         self.telemetry.say(text, "trial.complete", trial=number, value=evaluation.final, **fields)
+        return True
 
     def prune(self, training: Training, evaluation: Evaluation) -> None:
         """End a trial that is worse than its peers."""
@@ -165,12 +171,14 @@ class TrialReporter:
             return False
         return True
 
-    def _finish(self, training: Training, write: Callable[[], None]) -> None:
-        """End a trial and delete the files that it needed while it trained."""
-        if self._write(training, write):
+    def _finish(self, training: Training, write: Callable[[], None]) -> bool:
+        """End a trial and delete the files that it needed while it trained; False if it was lost."""
+        written = self._write(training, write)
+        if written:
             self.telemetry.finished(1)
             self.records.finished(training)
             self._changed(training.plan.trial_id)
+        return written
 
     def _attributes(self, training: Training, evaluation: Evaluation) -> dict[str, Any]:
         plan = training.plan

@@ -27,6 +27,7 @@ from sweepd.optimize.study.recovery.registration import GRACE_SECONDS
 from sweepd.optimize.study.recovery.stale_trials import crash_file, recover_stale
 from sweepd.optimize.study.recovery.stall import STALL_SECONDS, Progress
 from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.worker.callbacks import Tell, silent
 from sweepd.optimize.worker.evolution import evolution_of
 from sweepd.optimize.worker.prometheus import serving_metrics
 from sweepd.optimize.worker.records import Records
@@ -94,6 +95,7 @@ class Worker:
         name: name under which the worker is registered.
         stop: returns True once a signal asked the worker to stop.
         on_new_best: called between batches when the study has a new best trial.
+        tell: calls the callbacks of `sweepd.optimize.worker.callbacks`.
     """
 
     def __init__(
@@ -105,10 +107,11 @@ class Worker:
         name: str,
         stop: StopRequest,
         on_new_best: OnNewBest | None = None,
+        tell: Tell = silent,
     ) -> None:
         self.handle, self.trainer, self.options = handle, trainer, options
         self.telemetry, self.name, self.stop = telemetry, name, stop
-        self.on_new_best = on_new_best
+        self.on_new_best, self.tell = on_new_best, tell
         self.spec = handle.spec
         self.phases = Phases()
         self.batches: list[int] = []  # number of trials in each batch
@@ -222,7 +225,11 @@ class Worker:
         with self.handle.cached.read_once(self.handle.study_id):
             self.telemetry.counts, best = self.handle.counts(), self.handle.best()
         if best is not None:
-            self.telemetry.best = (best.value, best.best_trial.number)
+            before, number = self.telemetry.best, best.best_trial.number
+            self.telemetry.best = (best.value, number)
+            # Not for the one that the study had before this worker began.
+            if self.batches and (before is None or before[1] != number):
+                self.tell("on_new_best", number, best.value)
 
     # -- training a batch
 
@@ -308,6 +315,7 @@ class Worker:
         for training in trainings:
             self.records.resume(training)
             self.tracked.update(training.plan.trial_id)
+            self.tell("on_trial_begin", training.plan.number, dict(training.plan.params))
         if self.evolution is not None:
             self.evolution.resume(self.trainer, trainings)
         numbers = ", ".join(str(plan.number) for plan in plans)
@@ -395,6 +403,7 @@ class Worker:
             self.records.curves(training, evaluation)
             if self.reporter.report(training, evaluation):
                 reported.append((training, evaluation))
+                self.tell("on_rung", training.plan.number, training.rung, evaluation.value)
         self.reporter.fail_diverged(trainings)  # in the evaluation
         if self.evolution is not None:
             whole = [training for training, _ in reported]
@@ -410,7 +419,8 @@ class Worker:
         continuing = others
         for (training, evaluation), pruned in zip(reported, verdicts, strict=True):
             if training.rung >= self.spec.rungs:  # the last rung is never pruned: it is complete
-                self.reporter.complete(training, evaluation)
+                if self.reporter.complete(training, evaluation):
+                    self.tell("on_trial_complete", training.plan.number, evaluation.final)
             elif pruned:
                 self.reporter.prune(training, evaluation)
             else:
