@@ -208,8 +208,9 @@ def common_spaces(env: Any) -> tuple[Space, Space]:
     for agent in others:
         if env.observation_space(agent) != observation or env.action_space(agent) != action:
             raise InputError(
-                f"agents {first!r} and {agent!r} have different spaces; pad them to the same "
-                "(supersuit.pad_observations_v0, pad_action_space_v0)"
+                f"agents {first!r} and {agent!r} have different spaces, which the package supersuit "
+                "pads to the same; add --wrapper supersuit:pad_observations_v0 --wrapper "
+                "supersuit:pad_action_space_v0"
             )
     return observation, action
 

@@ -357,9 +357,17 @@ def _without_mask(space: Any) -> spaces.Space[Any]:
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
-    """Return whether a space has the shape of an image, or of stacked ones, of any type."""
+    """Return whether a space has the shape of an image, or of stacked ones, of any type.
+
+    A table of numbers that have no common bounds, such as a window of bars, is no image.
+    """
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3, 4):
         return False
+    if len(space.shape) == 2 and space.dtype != np.uint8:
+        low, high = float(space.low.flat[0]), float(space.high.flat[0])
+        same = bool((space.low == low).all() and (space.high == high).all())
+        if not (same and np.isfinite(low) and np.isfinite(high)):
+            return False
     first, height, width = (1, *space.shape)[-3:]
     # The channels are the fewest, and come first or last.
     return min(height, max(first, width)) >= SMALLEST_IMAGE

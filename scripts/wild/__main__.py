@@ -18,7 +18,7 @@ from typing import Any
 
 from scripts.bench.harness import load_results, machine, save_results
 from scripts.wild.packages import WILD_ENVS
-from scripts.wild.trial import BROKEN, attempt
+from scripts.wild.trial import BROKEN, Tried, attempt
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     for wild in WILD_ENVS:
         if given.only and wild.name not in given.only:
             continue
-        result = attempt(wild, folder.resolve(), given.seconds)
+        result: Tried = attempt(wild, folder.resolve(), given.seconds)
         found[wild.name] = result.to_dict()
         print(f"{wild.name}: {result.verdict} {result.reason}", flush=True)
         kept = {**before, **found}

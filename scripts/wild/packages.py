@@ -151,7 +151,7 @@ WILD_ENVS = (
     WildEnv("gym-trading-env", ("gym-trading-env",), "made:make", module=_TRADING),
     WildEnv("NetHack", ("nle",), "gym:nle:NetHackScore-v0"),
     WildEnv("MPE simple_spread", ("mpe2",), "pettingzoo:mpe2.simple_spread_v3"),
-    WildEnv("MPE simple_adversary", ("mpe2",), "pettingzoo:mpe2.simple_adversary_v3"),
+    WildEnv("MPE simple_adversary", ("mpe2", "supersuit"), "pettingzoo:mpe2.simple_adversary_v3"),
     WildEnv("gym-saturation", ("gym-saturation",), "gym:gym_saturation:Vampire-v0"),
     WildEnv("tictactoe", _CLASSIC, "pettingzoo:pettingzoo.classic.tictactoe_v3"),
     WildEnv("connect_four", _CLASSIC, "pettingzoo:pettingzoo.classic.connect_four_v3"),

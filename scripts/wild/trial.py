@@ -31,7 +31,7 @@ STUDY = (
     *("--seeds", "1", "--sampler", "random", "--pruner", "none", "--episodes", "2"),
     *("--fresh-seeds", "0", "--look-steps", "32", "--threads", "1", "--no-auto-deploy"),
 )
-_WRAPPER = re.compile(r"--wrapper (?:'[^']*'|[\w-]+)")
+_WRAPPER = re.compile(r"--wrapper (?:'[^']*'|[\w:.-]*\w)")
 _DONE = re.compile(r"trials: 1 complete")
 _RATE = re.compile(r"environment steps in .*?\(([\d,]+) steps/s")
 
@@ -111,14 +111,20 @@ def attempt(wild: WildEnv, folder: Path, seconds: float) -> Tried:
             return tried
         told = _last_lines(output)
         tried.reason = tried.reason or told
-        mends = _WRAPPER.findall(told.partition("; add ")[2])
-        if rc == 2 and mends:
-            tried.flags += [word for mend in mends for word in shlex.split(mend)]
+        mends = mends_of(told) if rc == 2 else []
+        if mends:
+            tried.flags += mends
             continue
         tried.verdict = REFUSED if rc == 2 else SLOW if rc is None else BROKEN
         tried.reason = told
         return tried
     return tried
+
+
+def mends_of(told: str) -> list[str]:
+    """Return the flags that a message says to add."""
+    found = _WRAPPER.findall(told.partition("; add ")[2])
+    return [word for flag in found for word in shlex.split(flag)]
 
 
 def _run(command: list[str], cwd: Path, seconds: float) -> tuple[int | None, str]:

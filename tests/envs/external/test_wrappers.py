@@ -186,7 +186,7 @@ def test_wrong_wrappers_are_refused(text: str, space: spaces.Space[Any], said: s
     [
         (MIXED, ["planes"]),
         (GREY, ["uint8"]),
-        (spaces.Box(-np.inf, np.inf, (40, 48), np.float32), ["flatten"]),
+        (spaces.Box(-np.inf, np.inf, (40, 48, 3), np.float32), ["flatten"]),
         (spaces.Box(0, 255, (4, 40, 48, 3), np.uint8), ["channels-first"]),
         (
             GRID,
@@ -216,6 +216,16 @@ def test_a_refused_space_names_wrappers_that_mend_it(
         assert flags[1::2] == named
     # The flags mend it as they are printed.
     assert describe(source, {"wrappers": flags[1::2]}).observations.size
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(-np.inf, np.inf), (np.zeros((60, 40)), np.arange(1.0, 2401.0).reshape(60, 40))],
+)
+def test_a_table_of_numbers_without_common_bounds_is_no_image(low: Any, high: Any) -> None:
+    table = spaces.Box(low, high, (60, 40), np.float32)
+    layout = describe(FactorySource(lambda: Shown(table)), {}).observations
+    assert (layout.size, layout.image_shape) == (2400, None)
 
 
 def test_what_no_wrapper_mends_is_refused_without_one() -> None:
