@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from sweepd.envs.support.plugins import Plugin, json_arguments, resolve
 
 KEY = "wrappers"  # among the parameters of an environment, which studies and bundles record
 FLAG = "--wrapper"
-_EPISODES = 50  # that are begun to see the texts of an environment
+# Episodes that are begun to see the texts of an environment, and the seconds they may take.
+_EPISODES, _SECONDS = 50, 2.0
 _MOST_WORDS = 200
 _MOST_ITEMS = 32  # of a Sequence that is named in a message
 
@@ -149,8 +151,11 @@ def _seen(env: Any, key: str | None) -> list[Any]:
     """Return the first observations of some episodes, or their parts at a key."""
     path = key.split("/") if key else []
     found: list[Any] = []
+    ends = time.monotonic() + _SECONDS
     try:
         for seed in range(_EPISODES):
+            if time.monotonic() > ends:
+                break
             observation, _ = env.reset(seed=seed)
             agents = [observation] if isinstance(env, gymnasium.Env) else observation.values()
             for own in agents:

@@ -19,6 +19,8 @@ from rich.text import Text
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.external.sources import spec_of
 from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.external.wrapping import KEY as WRAPPERS
+from sweepd.envs.external.wrapping import wrap
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.render import Scene, as_frame, as_text, scene
 from sweepd.envs.games.game import Game
@@ -244,12 +246,15 @@ _RENDERERS: Mapping[str, Callable[[GameEnv, Any], Renderer]] = {
 
 def _gymnasium(name: str, arguments: dict[str, Any], *, pictures: bool) -> tuple[GameEnv, Renderer]:
     spec = spec_of(name.removeprefix("gym:"))
+    wrappers = arguments.get(WRAPPERS, ())
+    plain = {name: value for name, value in arguments.items() if name != WRAPPERS}
     made: list[gymnasium.Env[Any, Any]] = []
 
     def make(mode: str | None) -> gymnasium.Env[Any, Any]:
         # Not all environments accept the argument, so it is omitted if not needed.
         drawing: dict[str, Any] = {"render_mode": mode} if mode else {}
-        made.append(gymnasium.make(spec, disable_env_checker=True, **arguments, **drawing))
+        env = gymnasium.make(spec, disable_env_checker=True, **plain, **drawing)
+        made.append(wrap(env, wrappers))
         return made[-1]
 
     try:

@@ -92,7 +92,7 @@ def _problem(
 
 def _advice(problem: str) -> str:
     flags = problem.partition(_MEND)[2]
-    return f"add {flags}" if flags else "leave it out (--wrapper select), or convert it by your own"
+    return f"add {flags}" if flags else "convert it by a wrapper of your own, --wrapper MODULE:NAME"
 
 
 def _unfit(part: Space, *, alone: bool) -> str:

@@ -43,3 +43,13 @@ def test_an_environment_whose_drawing_fails_is_named() -> None:
         InputError, match="Blank-v0 cannot be shown: ValueError: nothing to draw with"
     ):
         showing(game, game.params(), pictures=True)
+
+
+def test_a_wrapped_environment_is_shown_as_it_is_played() -> None:
+    game = get_game(f"{MODULE}:tests/Drawn-v0")
+    params = game.params(wrappers=['frame-stack {"frames": 2}'])
+    env, renderer = showing(game, params, pictures=True)
+    env.reset_member(0, 1)
+    assert env.state_dim == 6
+    env.step(torch.zeros(1, dtype=torch.int64))
+    assert renderer.picture("", final=False).getpixel((0, 0))[0] == 50

@@ -58,7 +58,7 @@ def test_wrappers_that_do_not_suffice_are_followed_by_those_that_do() -> None:
 def test_a_space_that_no_wrapper_mends_has_advice_of_its_own() -> None:
     (bad,) = [own for own in findings("graph") if not own.ok]
     assert bad.subject == "observation"
-    assert bad.advice.startswith("leave it out")
+    assert bad.advice == "convert it by a wrapper of your own, --wrapper MODULE:NAME"
 
 
 def test_the_command_prints_a_verdict_per_line() -> None:
