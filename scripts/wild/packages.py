@@ -155,7 +155,12 @@ WILD_ENVS = (
     WildEnv("gym-saturation", ("gym-saturation",), "gym:gym_saturation:Vampire-v0"),
     WildEnv("tictactoe", _CLASSIC, "pettingzoo:pettingzoo.classic.tictactoe_v3"),
     WildEnv("connect_four", _CLASSIC, "pettingzoo:pettingzoo.classic.connect_four_v3"),
-    WildEnv("chess", _CLASSIC, "pettingzoo:pettingzoo.classic.chess_v6"),
+    WildEnv(
+        "chess",
+        _CLASSIC,
+        "pettingzoo:pettingzoo.classic.chess_v6",
+        ("--env-param", "max_episode_steps=40"),
+    ),
     WildEnv("highway-env", ("highway-env",), "gym:highway_env:highway-fast-v0"),
     WildEnv("crafter", ("crafter",), "made:Crafter", module=_CRAFTER),
     WildEnv("ALE, RAM", _ALE, "gym:ale_py:ALE/Pong-v5", ("--env-param", "obs_type=ram")),

@@ -25,11 +25,11 @@ TRAINS, MENDED, REFUSED = "trains", "trains as the message says", "refused"
 BROKEN, SLOW, MISSING = "broken", "too slow", "not installable here"
 INSTALL_SECONDS = 900
 MENDS = 4  # flags that a message names, and that are added to the next try
-# A few thousand steps: enough for every part of a study, too few to learn anything.
+# A few hundred steps: enough for every part of a study, too few to learn anything.
 STUDY = (
-    *("--n-trials", "1", "--budget", "2048", "--n-envs", "4", "--horizon", "64", "--rungs", "1"),
+    *("--n-trials", "1", "--budget", "512", "--n-envs", "2", "--horizon", "64", "--rungs", "1"),
     *("--seeds", "1", "--sampler", "random", "--pruner", "none", "--episodes", "2"),
-    *("--fresh-seeds", "0", "--look-steps", "32", "--threads", "1", "--no-auto-deploy"),
+    *("--fresh-seeds", "0", "--look-steps", "16", "--threads", "1", "--no-auto-deploy"),
 )
 _WRAPPER = re.compile(r"--wrapper (?:'[^']*'|[\w:.-]*\w)")
 _DONE = re.compile(r"trials: 1 complete")
