@@ -382,9 +382,7 @@ def _refuse_images(space: spaces.Space[Any], path: tuple[str | int, ...]) -> Non
         for index, part in enumerate(space):
             _refuse_images(part, (*path, index))
     elif is_image(space):
-        beside = (
-            "next to other observations" if path else "not of bytes or not of 2 or 3 dimensions"
-        )
+        beside = "in a Dict or Tuple" if path else "not of bytes or not of 2 or 3 dimensions"
         raise UnfitSpace(
             f"an observation space{_where(path)} is an image, {beside}: {space.shape} of "
             f"{space.dtype}; networks read images that are the whole observation, a Box of uint8 of "

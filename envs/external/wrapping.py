@@ -102,13 +102,13 @@ def suggestions(env: Any, space: Space) -> Iterator[list[str]]:
     select = [_text("select", keys=kept)] if left_out else []
     numbers = [key for key in kept if key not in images]
     if len(images) == 1:
-        yield [*select, *made, "planes"]
+        yield [*made, *select, "planes"]
         yield [_text("select", keys=images)]
         yield [_text("select", keys=images), "uint8"]
     elif numbers and images:
-        yield [_text("select", keys=numbers), *made]
-    yield [*select, *made]
-    yield [*select, *made, "flatten"]
+        yield [*made, _text("select", keys=numbers)]
+    yield [*made, *select]
+    yield [*made, *select, "flatten"]
 
 
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)

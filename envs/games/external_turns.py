@@ -347,7 +347,7 @@ def turns_game(name: str, source: FactorySource, params: Callable[..., Any]) -> 
         return None
     two = ParallelFromAec.applies(env) and not ParallelFromAec.converts(env)
     two = two and len(env.possible_agents) == 2
-    env.close()
+    getattr(env, "close", lambda: None)()
     if not two:
         return None
     make = MakeTensorGame(partial(ExternalTurns, source), seats=2, in_turns=True)

@@ -201,6 +201,12 @@ def test_wrong_wrappers_are_refused(text: str, space: spaces.Space[Any], said: s
             spaces.Dict({"graph": spaces.Graph(spaces.Box(0, 1, (1,)), None), "n": GREY}),
             ['select {"keys": ["n"]}', "uint8"],
         ),
+        (
+            spaces.Dict(
+                {"a": spaces.Dict({"b": GREY}), "n": spaces.Graph(spaces.Discrete(2), None)}
+            ),
+            ['select {"keys": ["a/b"]}', "uint8"],
+        ),
         (spaces.Dict({"a": IMAGE, "b": GREY, "c": spaces.Discrete(2)}), ['select {"keys": ["c"]}']),
     ],
 )
@@ -220,7 +226,10 @@ def test_a_refused_space_names_wrappers_that_mend_it(
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [(-np.inf, np.inf), (np.zeros((60, 40)), np.arange(1.0, 2401.0).reshape(60, 40))],
+    [
+        (-np.inf, np.inf),
+        (np.zeros((60, 40), np.float32), np.arange(1, 2401, dtype=np.float32).reshape(60, 40)),
+    ],
 )
 def test_a_table_of_numbers_without_common_bounds_is_no_image(low: Any, high: Any) -> None:
     table = spaces.Box(low, high, (60, 40), np.float32)
