@@ -67,6 +67,10 @@ COMMANDS = {
         "Evaluate a study's best trial, and make it champion of a slot if it meets every rule.",
     ),
     "promote-after-study": (f"{_DEPLOY}.promote:after_study_command", ""),
+    "export": (
+        "sweepd.deploy.export.command:export_command",
+        "Export the parameters or the policy of a trial for another library.",
+    ),
     "rollback": (
         f"{_DEPLOY}.registry_commands:rollback_command",
         "Restore a slot's previous champion. A second rollback undoes the first.",

@@ -35,6 +35,7 @@ ROOMS = {
     "deploy": (
         *("registry", "promotion", "market", "games", "programs"),
         *("trading", "dashboard", "cli", "api"),
+        "export",
     ),
 }
 SOURCES = [

@@ -41,6 +41,7 @@ TORCH = {
     "enqueue": True,  # the names of its parameters are those of the algorithm and the environment
     "promote": True,
     "promote-after-study": True,
+    "export": False,  # of parameters; of a policy it may
     "rollback": True,
     "trade": True,
     "play": True,
@@ -143,6 +144,7 @@ def test_commands_without_networks_do_not_import_torch(tmp_path: Path) -> None:
         ("status", "--json", "--study-name", "s"),
         # With its paths, and the hold-out evaluations that the registry counts.
         ("status", "--storage", market.storage),
+        ("export", "fake", "--to", "json", "--storage", market.storage),
         ("pause", "s", "--wait", "0"),
         ("resume", "s"),
         ("service", "show"),

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.quality.sb3_rows import CLASSES, Row, row_of
+from scripts.bench.quality.sb3_rows import Row, row_of
+from sweepd.deploy.export.sb3_terms import CLASSES
 
 COLOURS = {"ours": "#1f77b4", "sb3": "#d95f02"}
 COLUMNS = 4

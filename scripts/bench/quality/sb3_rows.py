@@ -14,7 +14,6 @@ from typing import Any
 
 import gymnasium
 
-CLASSES = {"ppo": "PPO", "sac": "SAC", "d3qn": "DQN"}  # the peer's, by our algorithm
 RELU_256 = {"activation_fn": "ReLU", "net_arch": {"pi": [256, 256], "vf": [256, 256]}}
 
 

@@ -16,8 +16,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from scripts.bench.harness import machine
-from scripts.bench.quality.sb3_rows import CLASSES, Row
+from scripts.bench.quality.sb3_rows import Row
 from scripts.bench.sb3_env import SB3Env
+from sweepd.deploy.export.sb3_terms import CLASSES
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.games.registry import get_game
 

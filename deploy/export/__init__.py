@@ -1,0 +1,1 @@
+"""Parameters and policies of a trial for other libraries."""

@@ -1,0 +1,155 @@
+"""`sweepd export`: parameters and policy of a trial for other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
+from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.loading import loading
+
+if TYPE_CHECKING:
+    from sweepd.deploy.export.source import Source
+
+
+class Format(StrEnum):
+    """What a trial is exported to."""
+
+    SB3 = "sb3"
+    CLEANRL = "cleanrl"
+    ZOO3 = "zoo3"
+    JSON = "json"
+    ONNX = "onnx"
+    TORCH = "torch"
+
+
+SUFFIXES = {Format.ONNX: ".onnx", Format.TORCH: ".pt2"}  # of policies, which go to a file
+
+
+def export_command(
+    trial: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY#NUMBER", help="The trial; STUDY without a number is its best trial."
+        ),
+    ],
+    to: Annotated[
+        Format,
+        typer.Option(
+            help="Parameters: sb3 (a script for Stable-Baselines3), zoo3 (an entry of its model "
+            "zoo), cleanrl (a command line), json. Policy: onnx, torch (torch.export, and the "
+            "weights as safetensors)."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write. Default: standard output; of a policy STUDY-NUMBER.onnx or .pt2."
+        ),
+    ] = None,
+    member: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="onnx, torch: one fold or seed alone. Default: what promotion would deploy."
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            envvar=STORAGE_VARIABLE,
+            callback=warn_of_password,
+            help="Database of the studies, as for train.",
+        ),
+    ] = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Directory of the studies' files, as for train.")
+    ] = None,
+) -> None:
+    """Export the parameters or the policy of a trial for another library.
+
+    Parameters get the names of that library, and are converted where it defines them differently.
+    What has no counterpart is said on standard error, and in a comment of the file.
+
+    A policy has its normaliser inside, and gives actions of the environment. It is written only if
+    it gives the same actions as the policy that promotion would score.
+    """
+    with loading():
+        from sweepd.deploy.export.source import find_source
+        from sweepd.optimize.study.record.database import open_to_read, storage_url
+        from sweepd.optimize.study.record.reader import StudyReader
+    url = storage_url(storage, runs_dir)
+    name, _, number = trial.partition("#")
+    source = find_source(StudyReader(open_to_read(url), name, runs_dir), number)
+    if to in SUFFIXES:
+        _write_policy(source, to, url, out, member, runs_dir)
+        return
+    if member is not None:
+        raise InputError(f"--member {member} is for --to onnx and torch, not {to}")
+    text, notes = _parameters(source, to)
+    for note in notes:
+        typer.echo(note, err=True)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        _write(out, text)
+
+
+def _parameters(source: Source, to: Format) -> tuple[str, list[str]]:
+    """Return the text of an export, and what it says on standard error."""
+    with loading():
+        from sweepd.deploy.export import cleanrl, record, sb3
+    write: dict[Format, Callable[[Source], str]] = {
+        Format.SB3: sb3.script,
+        Format.ZOO3: sb3.zoo_entry,
+        Format.CLEANRL: cleanrl.command,
+        Format.JSON: record.described,
+    }
+    notes: dict[Format, Callable[[Source], list[str]]] = {
+        Format.SB3: sb3.notes_of,
+        Format.ZOO3: sb3.zoo_notes,
+        Format.CLEANRL: cleanrl.notes_of,
+    }
+    text = write[to](source)
+    return text, notes[to](source) if to in notes else []
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        write_atomic(out, text)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written ({error.strerror})") from None
+
+
+def _write_policy(
+    source: Source,
+    to: Format,
+    url: str,
+    out: Path | None,
+    member: int | None,
+    runs_dir: Path | None,
+) -> None:
+    suffix = SUFFIXES[to]
+    path = out or Path(f"{source.study}-{source.trial.number}{suffix}")
+    if path.suffix != suffix:
+        raise InputError(f"--out {path}: the name must end in {suffix}")
+    with loading():
+        from sweepd.deploy.api.policy import load_policy
+        from sweepd.deploy.export.network import acting, write_onnx, write_torch
+        from sweepd.deploy.export.source import NamedStudy
+    policy = load_policy(NamedStudy(source.study, url, runs_dir), source.trial.number)
+    if member is not None:
+        policy = policy.member(member)
+    module = acting(policy, source.name)
+    write = write_onnx if to is Format.ONNX else write_torch
+    try:
+        written = write(module, path, source.name)
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be written ({error.strerror})") from None
+    for file in written:
+        typer.echo(str(file))

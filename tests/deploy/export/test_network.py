@@ -1,0 +1,133 @@
+"""Exported policies act like the canonical one, and are not written otherwise."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, ActorSAC, QNetTwinDuel
+from gymnasium import spaces
+from safetensors.torch import load_file
+from torch import Tensor
+
+from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.export import network
+from sweepd.deploy.export.network import Acting, write_onnx, write_torch
+from sweepd.envs.external.codec import SpaceCodec
+from sweepd.envs.support.errors import InputError, RunError
+from tests.agents.policy.test_frozen import make_members
+from tests.agents.policy.test_kinds import ACTIONS, STATE, member_of, several
+from tests.agents.toy_env import ImageEnv
+
+WIDE = spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, 10.0]))
+
+
+def image_member() -> dict[str, Tensor]:
+    env = ImageEnv(2, 4)
+    shape = Shape.for_env(env, horizon=8, minibatch=16, net_width=8, net_depth=1)
+    program = PPO(shape)
+    program.add_member(0, PPOParams(), 3, 9, torch.zeros(env.state_dim), torch.ones(env.state_dim))
+    return dict(program.export_member(0)[0])
+
+
+def codec(actions: spaces.Space[Any]) -> SpaceCodec:
+    return SpaceCodec(spaces.Box(-np.inf, np.inf, (STATE,), np.float32), actions)
+
+
+MAKERS: dict[str, Callable[[], Acting]] = {
+    "an ensemble": lambda: Acting(FrozenPolicy(make_members(3)), None, masked=False),
+    "activations": lambda: Acting(FrozenPolicy(activated_members()), None, masked=False),
+    "SAC": lambda: Acting(FrozenPolicy([member_of(ActorSAC)]), None, masked=False),
+    "values": lambda: Acting(FrozenPolicy([member_of(QNetTwinDuel)]), None, masked=False),
+    "bounds": lambda: Acting(FrozenPolicy(make_members(1)), codec(WIDE), masked=False),
+    "a start": lambda: Acting(
+        FrozenPolicy([member_of(ActorDiscretePPO)]),
+        codec(spaces.Discrete(ACTIONS, start=-1)),
+        masked=False,
+    ),
+    "a mask": lambda: Acting(FrozenPolicy([member_of(ActorDiscretePPO)]), None, masked=True),
+    "several choices": lambda: Acting(FrozenPolicy([several()]), None, masked=True),
+    "images": lambda: Acting(FrozenPolicy([image_member()]), None, masked=False),
+}
+
+
+def activated_members() -> list[dict[str, Tensor]]:
+    """Members of different activations, one with clipped observations."""
+    clipped = member_of(ActorPPO) | {"state_clip": torch.tensor([1.5])}
+    return [
+        clipped,
+        *(member_of(ActorPPO, at) | {"activation": torch.tensor([at])} for at in (1, 2, 3)),
+    ]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_program_of_torch_acts_like_the_policy(kind: str, tmp_path: Path) -> None:
+    module = MAKERS[kind]()
+    program, weights = write_torch(module, tmp_path / "policy.pt2", kind)
+    act = torch.export.load(io.BytesIO(program.read_bytes())).module()
+    network.check(module, lambda inputs: act(*map(torch.from_numpy, inputs.values())).numpy(), kind)
+    found = load_file(weights)
+    prefix = "" if len(module.policy.members) == 1 else "m000."
+    for name, tensor in module.policy.members[0].items():
+        assert torch.equal(found[prefix + name], tensor)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_an_onnx_model_acts_like_the_policy(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    module = MAKERS[kind]()
+    if kind == "images":
+        with pytest.raises(InputError, match="--to torch exports it"):
+            write_onnx(module, tmp_path / "policy.onnx", kind)
+        return
+    [path] = write_onnx(module, tmp_path / "policy.onnx", kind)
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    inputs = [one.name for one in model.graph.input]
+    assert inputs == (["obs", "mask"] if module.masked else ["obs"])
+    assert [one.name for one in model.graph.output] == ["action"]
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    session = runtime.InferenceSession(path)
+    network.check(module, lambda given: session.run(["action"], given)[0], kind)
+
+
+def test_actions_are_those_of_the_space() -> None:
+    kinds = {name: make() for name, make in MAKERS.items()}
+    obs = torch.randn(100, STATE) * 5.0
+    bounded = kinds["bounds"](obs)
+    assert bounded.dtype == torch.float32
+    assert bool(
+        (bounded >= torch.tensor(WIDE.low)).all() and (bounded <= torch.tensor(WIDE.high)).all()
+    )
+    assert bounded[:, 1].max() > 1.0, "not in [-1, 1]"
+    assert set(kinds["a start"](obs).tolist()) <= set(range(-1, ACTIONS - 1))
+    mask = torch.zeros(100, ACTIONS, dtype=torch.bool)
+    mask[:, 2] = True
+    assert set(kinds["a mask"](obs, mask).tolist()) == {2}
+
+
+@pytest.mark.parametrize("to", [write_torch, write_onnx])
+def test_a_file_that_acts_differently_is_not_written(
+    to: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the traced module has other weights than the policy."""
+    if to is write_onnx:
+        pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    module = Acting(FrozenPolicy(make_members(1)), None, masked=False)
+    other = make_members(1)[0]
+    other["net.4.bias"] = other["net.4.bias"] + 1e-4
+    traced = network._traced
+    monkeypatch.setattr(
+        network, "_traced", lambda _: traced(Acting(FrozenPolicy([other]), None, masked=False))
+    )
+    with pytest.raises(RunError, match="was not written: for observation"):
+        to(module, tmp_path / "policy.file", "a policy")
+    assert not list(tmp_path.iterdir())
