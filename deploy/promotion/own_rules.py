@@ -9,7 +9,7 @@ from typing import Any
 
 from sweepd.deploy.promotion.rules import COMPARISONS, GateRule, Measured
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.plugins import Plugin, construct, resolve
+from sweepd.envs.support.plugins import Plugin, construct, described, resolve
 
 
 def own_rules(
@@ -30,7 +30,7 @@ def own_rules(
         plugin = resolve("rule", text)
         rule = _made(plugin, text)
         _check(rule, text, stages, [one.name for one in (*built_in, *found)])
-        source = _source(plugin)
+        source = described({**plugin.identity(), "name": plugin.place})
         measure = _guarded(rule.measure, text, source)
         found.append(dataclasses.replace(rule, source=source, measure=measure))
     return tuple(found)
@@ -59,14 +59,6 @@ def _check(rule: GateRule[Any], text: str, stages: Sequence[str], taken: Sequenc
                 f"--rule {text}: its {field} is {getattr(rule, field)!r}; it must be one of "
                 f"{', '.join(allowed)}"
             )
-
-
-def _source(plugin: Plugin) -> str:
-    """Return where a rule comes from, in words."""
-    identity = plugin.identity()
-    package = f", {identity['package']} {identity['version']}" if "package" in identity else ""
-    digest = f", sha256 {identity['sha256'][:12]}" if "sha256" in identity else ""
-    return f"{plugin.place}{package}{digest}"
 
 
 def _guarded(

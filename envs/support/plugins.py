@@ -15,7 +15,7 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -296,6 +296,16 @@ def construct(kind: str, plugin: Plugin, **more: Any) -> Any:
         return plugin.made(**{**takes, **plugin.arguments})
     except (TypeError, ValueError) as error:
         raise InputError(f"{KINDS[kind].flag} {plugin.name}: {error}") from None
+
+
+def described(identity: Mapping[str, Any]) -> str:
+    """Return what `Plugin.identity` tells, in words: name, package with version, source."""
+    parts = [identity["name"]]
+    if "package" in identity:
+        parts.append(f"{identity['package']} {identity['version']}")
+    if "sha256" in identity:
+        parts.append(f"sha256 {identity['sha256'][:12]}")
+    return ", ".join(parts)
 
 
 def changed(kind: str, text: str, since: str) -> str:

@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.formatting import counted, duration, hourly, minute
 from sweepd.envs.support.passwords import hide_password
+from sweepd.envs.support.plugins import described
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.objectives.outlook import BY_FRESH_SEEDS, CountLooks, gate_outlook, sentence
@@ -97,6 +98,7 @@ def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> 
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
         "failures": _failures(rows),
+        **({"plugins": handle.flags["plugins"]} if "plugins" in handle.flags else {}),
     }
 
 
@@ -225,6 +227,9 @@ def show(found: dict[str, Any]) -> Group:
             f"trial {ahead['trial']}, {ahead['value']:+.4f} at rung {ahead['rung']} of "
             f"{found['rungs']}; no trial {none} yet",
         )
+    for kind, one in found.get("plugins", {}).items():
+        note = f"; {one['note']}" if "note" in one else ""
+        grid.add_row(kind.partition(" ")[0], Text(f"{described(one)}{note}"))
     grid.add_row("gate", sentence(found["gate"], (found["gate"] or {}).get("looks")))
     if found["paused"]:
         grid.add_row(

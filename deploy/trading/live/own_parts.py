@@ -10,7 +10,7 @@ from sweepd.deploy.trading.brokers.base import Broker, require_paper
 from sweepd.deploy.trading.feeds import Feed
 from sweepd.envs.crypto.data.sources import ccxt_exchanges
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.plugins import Plugin, changed, construct, is_plugin, resolve
+from sweepd.envs.support.plugins import Plugin, changed, construct, described, is_plugin, resolve
 
 BROKERS = ("sim", "alpaca")
 FEEDS = ("alpaca", "folder", "recorded")  # besides ccxt's exchanges
@@ -90,11 +90,8 @@ def recorded_parts(parts: Mapping[str, Plugin]) -> dict[str, dict[str, Any]]:
 
 def own_part_words(kind: str, recorded: Mapping[str, Any]) -> str:
     """Return what is said of a broker or feed of another package at the start."""
-    version = f"{recorded['package']} {recorded['version']}" if "package" in recorded else ""
-    digest = f"sha256 {recorded['sha256'][:12]}" if "sha256" in recorded else ""
-    paper = f"paper account: {recorded['paper']}" if "paper" in recorded else ""
-    parts = ", ".join(part for part in (version, digest, paper) if part)
-    return f"{kind} {recorded['name']}: {parts}" if parts else f"{kind} {recorded['name']}"
+    paper = f"; paper account: {recorded['paper']}" if "paper" in recorded else ""
+    return f"{kind} {described(recorded)}{paper}"
 
 
 def noted_parts(

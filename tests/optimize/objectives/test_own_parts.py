@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,7 +167,10 @@ def test_a_study_is_trained_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     output = run_sweepd(["train", "--study-name", "s", *words.split()], tmp_path / "out")
     assert "algorithm climber" in output
     assert "--algo climber" in output  # the flags that reproduce the study
-    assert "2 of 2" in run_sweepd(["status", "--study-name", "s"], tmp_path / "out")
+    status = run_sweepd(["status", "--study-name", "s"], tmp_path / "out")
+    assert "2 of 2" in status
+    assert re.search(r"algorithm +climber, climbing-kit 1.2.3, sha256 \w{12}", status)
+    assert re.search(r"environment +target, climbing-kit 1.2.3, sha256 \w{12}", status)
     storage = open_storage(storage_url(None, Path("runs")))
     trials = StudyHandle(storage, "s").trials()
     assert all(trial.value is not None and trial.value > -1000.0 for trial in trials)

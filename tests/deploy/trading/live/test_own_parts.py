@@ -107,7 +107,7 @@ def store_of(place: Path) -> TraderStore:
 def test_a_broker_of_another_package_trades_a_slot(place: Path) -> None:
     words = ("--feed", "recorded", "--broker", f'choosy {{"avoid": ["{AVOIDED}"]}}')
     output = trade(place, *words)
-    assert "broker choosy: paper-kit 1.2.3, sha256 " in output
+    assert "broker choosy, paper-kit 1.2.3, sha256 " in output
     assert "paper account: virtual money" in output
     orders = store_of(place).orders(SLOT)
     # The result of the last one would be reported with the next bar.
@@ -147,7 +147,7 @@ def test_a_feed_of_another_package_is_traded(place: Path) -> None:
     """The recorded bars have closed long ago, so the trader starts after them."""
     text = f'replayed {{"folder": "{place / "bars"}"}}'
     output = trade(place, "--feed", text)
-    assert "feed replayed: paper-kit 1.2.3, sha256 " in output
+    assert "feed replayed, paper-kit 1.2.3, sha256 " in output
     trader = store_of(place).trader(SLOT)
     assert trader is not None
     assert trader.feed == text
