@@ -86,6 +86,7 @@ def study_of(
     folder: Path,
     *trials: Sequence[Any],
     make: Callable[[Any], dict[str, Tensor]] = player,
+    further: Sequence[Sequence[float]] = (),
     **changes: Any,
 ) -> GameStudy:
     """A finished study in a database of its own, best trial first.
@@ -94,13 +95,15 @@ def study_of(
         folder: of its files and its database.
         trials: players of each trial, the best one first.
         make: makes a player's weights.
+        further: values of each trial after the first.
         changes: of the spec.
     """
     frozen: list[FrozenTrial] = []
     for number, players in enumerate(trials):
         scores = [50.0 - number - index for index in range(len(players))]
         own = attributes(folder, number, players, scores, make)
-        frozen.append(create_trial(value=scores[0], user_attrs=own))
+        values = [scores[0], *(further[number] if further else ())]
+        frozen.append(create_trial(values=values, user_attrs=own))
     folder.mkdir(parents=True, exist_ok=True)
     database = folder / "studies.db"
     database.unlink(missing_ok=True)  # of an earlier study in this folder
@@ -115,9 +118,10 @@ def store(study: GameStudy, url: str) -> None:
 
 
 def _write(url: str, spec: GameSpec, run_dir: Path, trials: Sequence[FrozenTrial]) -> None:
-    made = optuna.create_study(study_name="short", storage=url, direction="maximize")
+    directions = [value.direction for value in spec.values]
+    made = optuna.create_study(study_name="short", storage=url, directions=directions)
     made.set_user_attr(SPEC_KEY, spec.to_json())
     made.set_user_attr(UID_KEY, "u" * 32)
     made.set_user_attr(FOLDER_KEY, recorded_folder(url, run_dir))
     for trial in trials:
-        made.add_trial(create_trial(value=trial.value, user_attrs=trial.user_attrs))
+        made.add_trial(create_trial(values=trial.values, user_attrs=trial.user_attrs))
