@@ -7,9 +7,8 @@ is asked for, since the gates import torch.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sweepd.deploy.promotion.gate import Gate
 from sweepd.deploy.registry.bundle_files import (
     GAME,
     KINDS,
@@ -22,7 +21,10 @@ from sweepd.deploy.registry.bundle_files import (
 from sweepd.deploy.registry.registry import Registry
 from sweepd.optimize.study.record.stored import CRYPTO, is_command
 
-AnyGate: TypeAlias = type[Gate[Any, Any, Any, Any]]
+if TYPE_CHECKING:
+    from sweepd.deploy.promotion.gate import Gate
+
+AnyGate: TypeAlias = "type[Gate[Any, Any, Any, Any]]"
 
 
 def gate_of(environment: str) -> AnyGate:

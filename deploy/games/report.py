@@ -10,7 +10,7 @@ from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.games.candidates import GamePromotion, GameResult, GameStudy, plain
 from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel
 from sweepd.deploy.games.panel import Panel
-from sweepd.deploy.games.rules import shown
+from sweepd.deploy.games.rules import PANEL, shown
 from sweepd.deploy.games.selection import selection_sentence
 from sweepd.deploy.promotion.report import gate_findings, identity, promotion_report
 from sweepd.deploy.promotion.sections import (
@@ -94,6 +94,7 @@ def game_report(study: GameStudy, promotion: GamePromotion) -> Report:
         picture = ReportPicture(described, partial(_draw, panel, name))
     return promotion_report(
         promotion,
+        evaluation=f"{PANEL} evaluation",
         cells=_cells,
         about=_about(study, promotion),
         evidence=evidence,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sweepd.deploy.market.backtests import SearchStatistics
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.candidates import MarketPromotion, MarketResult, MarketStudy, name_trials
+from sweepd.deploy.market.rules import HOLDOUT
 from sweepd.deploy.promotion.report import gate_findings, identity, promotion_report
 from sweepd.deploy.promotion.sections import (
     SYNTHETIC,
@@ -113,6 +114,7 @@ def market_report(
         )
     return promotion_report(
         promotion,
+        evaluation=f"{HOLDOUT} evaluation",
         cells=_cells,
         about=_about(promotion, search, synthetic=study.spec.data.synthetic),
         evidence=evidence,

@@ -94,7 +94,7 @@ class FreshFiles:
         seeds: of their programs.
         chosen: index of the run whose files these are.
         words: of its program.
-        files: path and record of its files, by their path in a bundle.
+        files: path and record of its files, by their path in a bundle; None if they are not known.
         metrics: the further numbers that were reported last, means over the runs.
         broken: constraints that the run does not meet, in words; None without constraints.
         faults: what is wrong with the files, in sentences.
@@ -254,8 +254,6 @@ def _read_files(run: StudyReader, trial: FrozenTrial) -> FreshFiles:
             faults.append(f"its file {path} cannot be read: {error.strerror or error}")
         except InputError as error:
             faults.append(str(error))
-    if not files:
-        faults.append("its program wrote no file to SWEEPD_OUT, so there is nothing to deploy")
     return FreshFiles(
         own.study,
         own.trial,

@@ -43,6 +43,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.intervals import over_seeds, paired
 
+NO_FILES = "the program wrote no file to SWEEPD_OUT, so there is nothing to deploy"
 ADVICE: Mapping[str, str] = {
     "fresh-failures": "find the reason in the log of the seed, and correct the program, or exclude "
     "such parameters from the search space",
@@ -82,7 +83,10 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
         found = self.study.configuration(trial)
         if found is None:
             raise NothingToJudge("no candidate", self.study.why_none_complete)
-        return [lambda: read_candidate(found, self.study)]
+        candidate = read_candidate(found, self.study)
+        if candidate.fresh is not None and candidate.fresh.files == {}:
+            raise NothingToJudge("no candidate", NO_FILES)
+        return [lambda: candidate]
 
     def build(self, candidate: ProgramCandidate, gate: dict[str, Any]) -> ProgramBundle:
         return build_bundle(candidate, self.study, gate)
@@ -194,8 +198,8 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
         }
         return Verification(
             content,
-            f"{bundle.name} is verified: its {files} ({size:,} bytes) have their hashes. sweepd does "
-            "not run the program again, so its values are not compared.",
+            f"{bundle.name} is verified: the hashes of its {files} ({size:,} bytes) are right. sweepd "
+            "does not run the program again, so its values are not compared.",
         )
 
 

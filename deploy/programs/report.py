@@ -72,6 +72,7 @@ def program_report(study: ProgramStudy, promotion: ProgramPromotion) -> Report:
         )
     return promotion_report(
         promotion,
+        evaluation="evaluation",
         cells=_cells,
         about=_about(study, promotion),
         evidence=evidence,
@@ -112,9 +113,9 @@ def _about(study: ProgramStudy, promotion: ProgramPromotion) -> list[str]:
     if fresh is not None and fresh.files:
         size = sum(part.size for _, part in fresh.files.values())
         lines.append(
-            f"The {counted(len(fresh.files), 'file')} ({size:,} bytes) are those of fresh seed "
-            f"{fresh.chosen} of study {fresh.study[0]}, whose value {fresh.values[fresh.chosen]:+.4g} "
-            f"is the highest of {len(fresh.values)}, and therefore biased upwards."
+            f"Its {counted(len(fresh.files), 'file')} ({size:,} bytes): what fresh seed {fresh.chosen} "
+            f"of study {fresh.study[0]} wrote. Its value {fresh.values[fresh.chosen]:+.4g} is the "
+            f"highest of {len(fresh.values)}, and therefore biased upwards."
         )
     return lines
 

@@ -39,6 +39,7 @@ SHOWN_CANDIDATES = 8
 def promotion_report(
     promotion: Promotion[ResultT],
     *,
+    evaluation: str,
     cells: Callable[[ResultT], Mapping[str, Cell]],
     about: Sequence[str],
     evidence: Sequence[Section],
@@ -50,6 +51,7 @@ def promotion_report(
 
     Args:
         promotion: the promotion.
+        evaluation: what an evaluation on unseen data is called.
         cells: a candidate's columns in the table of candidates.
         about: sentences on what was judged, one paragraph each.
         evidence: what the chosen candidate was judged by.
@@ -63,7 +65,7 @@ def promotion_report(
     if chosen is not None:
         title = capital(chosen.candidate.name)
         if chosen.look is not None:
-            title += f", {chosen.findings[-1].stage} evaluation {chosen.look.number}"
+            title += f", {evaluation} {chosen.look.number}"
         sections += [Findings(title, chosen.findings), *evidence]
     headline, style = HEADLINES[promotion.outcome]
     champion = f"The champion of {promotion.slot} is {short(promotion.champion)}"

@@ -154,8 +154,9 @@ def test_a_file_that_was_changed_after_the_run_is_refused(
 
 def test_a_program_without_files_has_nothing_to_deploy(tmp_path: Path, registry: Registry) -> None:
     promotion = promote(study_of(tmp_path / "a", text="report(1, params['lr'])"), registry)
-    assert promotion.outcome == "none passes"
+    assert promotion.outcome == "no candidate"
     assert "wrote no file to SWEEPD_OUT" in promotion.reason
+    assert not registry.folder.exists()  # most programs are only searched: nothing is written
 
 
 def test_a_limit_on_the_value_is_one_on_the_lower_end_of_its_interval(
