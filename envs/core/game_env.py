@@ -39,6 +39,16 @@ class GameEnv(VecEnv):
             rows: (num_envs,) bool.
         """
 
+    def keep_infos(self) -> None:
+        """Keep what the last step of every row's next episode says in `info`, see `infos`."""
+
+    def infos(self, member: int) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Return what was kept of each of a member's games: numbers, texts and arrays by name.
+
+        Empty for games without `info`, and for episodes that have not ended.
+        """
+        return [{} for _ in range(self.envs_per_member)]
+
     def faults(self) -> Tensor:
         """See `VecEnv.faults`."""
         return self._faults.latched().to(self.device)

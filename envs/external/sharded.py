@@ -194,6 +194,14 @@ class ShardedEnvs:
             except EnvWorkerFailure as failure:
                 self._restart(index, failure)
 
+    def keep_infos(self) -> None:
+        """Keep the last `info` of the next episode of every environment."""
+        self._call("keep_infos", list(range(len(self._env_kwargs))), None)
+
+    def infos(self, envs: Sequence[int]) -> list[dict[str, Any]]:
+        """Return what was kept of each of these."""
+        return [found or {} for found in self._call("infos", list(envs), None)]
+
     def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
         """Return what restores each of these; None where nothing can."""
         return self._call("snapshot", list(envs), None)

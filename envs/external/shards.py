@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NoReturn
 
+import numpy as np
+
 from sweepd.envs.external.adapters import (
     BufferedAdapter,
     InfoMask,
@@ -57,6 +59,19 @@ def _rewards(rows: Sequence[int], rewards: Sequence[Any]) -> list[float]:
     return found
 
 
+def plain_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what another process can be sent of an `info`: numbers, texts, arrays, and dicts."""
+    found: dict[str, Any] = {}
+    for name, value in info.items():
+        if isinstance(value, Mapping):
+            found[str(name)] = plain_info(value)
+        elif isinstance(value, bool | int | float | str | np.generic):
+            found[str(name)] = value
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            found[str(name)] = value.copy()
+    return found
+
+
 class Shard(ABC):
     """Environments that are stepped together, by their index in the shard.
 
@@ -88,6 +103,14 @@ class Shard(ABC):
     @abstractmethod
     def step_one(self, env: int) -> None:
         """Step one environment only."""
+
+    def keep_infos(self, envs: Sequence[int]) -> None:  # noqa: ARG002
+        """Keep the last `info` of the next episode of each of these, where `infos` has some."""
+        return
+
+    def infos(self, envs: Sequence[int]) -> list[dict[str, Any]]:
+        """Return what was kept of each of these."""
+        return [{} for _ in envs]
 
     def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
         """Return what restores each of these; None where nothing can."""
@@ -159,6 +182,7 @@ class GymShard(Shard):
         self._deadline = math.inf
         self._writer = description.observations.writer(buffers.obs)
         self._log = EpisodeLog(buffers.action) if resumable else None
+        self._infos: dict[int, dict[str, Any] | None] = {}  # by row; None until it is there
         self._live: list[int] = []  # rows that are not idle
         self._steps: list[Callable[[Any], Any]] = []  # their `step` methods
         self._where: slice | list[int] = []  # their index into the buffers
@@ -221,7 +245,7 @@ class GymShard(Shard):
                 add(step(action))
         except Exception:
             _fail(rows[len(results)])  # the one whose result is missing
-        observations, rewards, terminated, truncated, _ = zip(*results, strict=True)
+        observations, rewards, terminated, truncated, infos = zip(*results, strict=True)
         try:
             if len(rows) == len(self._envs):
                 self._writer.all(observations)
@@ -241,11 +265,23 @@ class GymShard(Shard):
             late = [row for row in rows if self._age[row] + self._now >= self._limits[row]]
             buffers.truncated[late] = True
             ended.update(late)
+        if self._infos and ended:
+            for row, info in zip(rows, infos, strict=True):
+                if row in ended and self._infos.get(row, info) is None:
+                    self._infos[row] = plain_info(info)
         for row in ended:
             buffers.final[row] = buffers.obs[row]
             self._begin(row, None)
         if self._now >= self._deadline:
             self._set_deadline()
+
+    def keep_infos(self, envs: Sequence[int]) -> None:
+        """See `Shard.keep_infos`."""
+        self._infos = dict.fromkeys(envs)
+
+    def infos(self, envs: Sequence[int]) -> list[dict[str, Any]]:
+        """See `Shard.infos`."""
+        return [self._infos.get(row) or {} for row in envs]
 
     def snapshot(self, envs: Sequence[int]) -> list[Snapshot | None]:
         """See `Shard.snapshot`."""

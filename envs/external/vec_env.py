@@ -246,6 +246,16 @@ class ExternalVecEnv(GameEnv):
         """See `VecEnv.final_obs`."""
         return self._unpack(self._final, None)
 
+    def keep_infos(self) -> None:
+        """See `GameEnv.keep_infos`; kept of environments of one agent that are stepped one by one."""
+        self._envs.keep_infos()
+
+    def infos(self, member: int) -> list[dict[str, Any]]:
+        """See `GameEnv.infos`."""
+        if self._envs.rows > 1:
+            return super().infos(member)
+        return self._envs.infos(self._envs_of(member))
+
     def get_member(self, member: int) -> dict[str, Tensor]:
         """See `VecEnv.get_member`, and the class on what can be restored."""
         rows = self._rows(member)

@@ -49,6 +49,7 @@ KINDS = {
     "sampler": Kind("--sampler", _OPTUNAS, "optuna.samplers:GPSampler"),
     "pruner": Kind("--pruner", _OPTUNAS, "optuna.pruners:PercentilePruner"),
     "algorithm": Kind("--algo", "one of your own", "own_algorithm:CLIMBER"),
+    "objective": Kind("--objective", "a function of episodes", "own_objective:risk_adjusted"),
     "broker": Kind("--broker", "a subclass of Broker", "own_broker:OfficeHoursBroker"),
     "feed": Kind("--feed", "a function that returns a Feed", "own_feed:my_feed"),
     "tracker": Kind("--track", "a class with send and close", "own_tracker:LinesRuns"),

@@ -21,6 +21,7 @@ from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.progress import study_progress
 from sweepd.optimize.cli.study_request import flags_per_study
 from sweepd.optimize.cli.train import RequestedStudy, open_requested
+from sweepd.optimize.objectives.command.function import arguments_needed
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.enqueue import enqueue
 from sweepd.optimize.study.frame import studies_frame, trials_frame
@@ -294,13 +295,14 @@ def _as_flags(settings: dict[str, Any]) -> dict[str, Any]:
         settings["search_space"] = space_text(space)
     objective = settings.get("objective")
     if callable(objective):
-        name = object_name("objective", objective)
-        if settings.get("env") is not None:
+        name, trains = object_name("objective", objective), arguments_needed(objective) == 1
+        if trains and settings.get("env") is not None:
             raise InputError(
                 f"objective = {name} is a training function, which makes its own environment; leave "
-                "env out"
+                "env out, or pass a function of the returns, lengths and infos of episodes"
             )
-        settings |= {"env": f"{PYTHON}:{name}", "objective": None}
+        own = {"env": f"{PYTHON}:{name}", "objective": None}
+        settings |= own if trains else {"objective": name}
     kwargs = settings.pop("env_kwargs", None) or {}
     if not isinstance(kwargs, Mapping):
         raise InputError(f"env_kwargs = {kwargs!r} is not a dict of arguments by name")

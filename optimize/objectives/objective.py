@@ -38,6 +38,7 @@ class Objective(ABC, Generic[Spec]):
         title: the kind in messages.
         default_space: name of the default search space; "": see `find_space`.
         needs_data: whether a new study needs --data-dir.
+        own_objectives: whether the objective may be a function of other packages.
         first_stage: whether the promotion gate has rules that need no hold-out evaluation.
     """
 
@@ -47,6 +48,7 @@ class Objective(ABC, Generic[Spec]):
     default_space: str
     needs_data: bool
     first_stage: bool
+    own_objectives: bool = False
 
     def __init__(self, environment: str) -> None:
         self.environment = environment

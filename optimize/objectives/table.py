@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.plugins import is_plugin
 from sweepd.optimize.objectives.command.function import FunctionObjective
 from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.games.objective import GameObjective
@@ -74,11 +75,14 @@ def check_request(request: Request) -> None:
         ("objective", request.objective, kind.objectives),
         ("search", request.search, SEARCHES),
     ):
+        if flag == "objective" and is_plugin(flag, value) and kind.own_objectives:
+            continue  # checked by the kind
         if value not in allowed:
             one_of = "one of " if len(allowed) > 1 else ""
-            raise InputError(
-                f"--{flag} {value!r} is not known; choose {one_of}{', '.join(allowed)}"
-            )
+            problem = "is not known"
+            if ":" in value:
+                problem = f"is a function of episodes, and --env {request.env} is no game"
+            raise InputError(f"--{flag} {value!r} {problem}; choose {one_of}{', '.join(allowed)}")
     # Those of other packages are made once, which refuses wrong arguments.
     if request.sampler not in (AUTO, *SAMPLERS):
         make_sampler(request.sampler, 0)

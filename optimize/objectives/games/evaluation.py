@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from sweepd.envs.support.intervals import (
     over_seeds,
 )
 from sweepd.optimize.objectives.games.duels import opponent_metrics
+from sweepd.optimize.objectives.games.judging import EpisodeObjective, Infos
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.record.stored import (
     GameSpec,
@@ -49,6 +50,7 @@ class GameEvaluation(Evaluation):
             enough to enumerate.
         own_episodes: see `GameSpec`.
         score_range: see `GameSpec`.
+        by_function: whether `value` and `scores` are those of an `EpisodeObjective`, not of returns.
     """
 
     episodes: EpisodeResults
@@ -57,6 +59,7 @@ class GameEvaluation(Evaluation):
     nash_conv: tuple[float, ...] = ()
     own_episodes: bool = False
     score_range: tuple[float, float] | None = None
+    by_function: bool = False
 
     @cached_property
     def games(self) -> Floats:
@@ -68,10 +71,20 @@ class GameEvaluation(Evaluation):
     @cached_property
     def interval(self) -> Interval:
         """The 95 % interval of the value."""
+        return over_seeds(self.scores) if self.by_function else self.return_interval
+
+    @cached_property
+    def return_interval(self) -> Interval:
+        """The 95 % interval of the mean return."""
         limits = None if self._outside is not None else self.score_range
         if self.own_episodes and len(self.scores) > 1:
-            return over_seeds(self.scores, limits)
+            return over_seeds(self.mean_returns, limits)
         return crossed(self.games, limits)
+
+    @property
+    def mean_returns(self) -> tuple[float, ...]:
+        """Mean return of each member."""
+        return tuple(self.episodes.returns.mean(1).tolist()) if self.by_function else self.scores
 
     @cached_property
     def _outside(self) -> float | None:
@@ -84,7 +97,7 @@ class GameEvaluation(Evaluation):
         if self._outside is None or self.score_range is None:
             return None
         low, high = self.score_range
-        method = self.interval.method
+        method = self.return_interval.method
         shown = "there is no interval" if method == EQUAL else f"the interval is {method}"
         return (
             f"an episode scored {self._outside:.6g}, outside the game's score_range of {low:.6g} … "
@@ -95,7 +108,7 @@ class GameEvaluation(Evaluation):
         found = super().rung_attributes(spec, rung)
         if not self.interval.empty:
             found[interval_key(rung)] = self.interval.to_dict()
-        if spec.selection.settled(rung) and not self.own_episodes:
+        if spec.selection.settled(rung) and not (self.own_episodes or self.by_function):
             found[blocks_key(rung)] = block_means(self.games).tolist()
         return found
 
@@ -104,8 +117,8 @@ class GameEvaluation(Evaluation):
         return TrialRecord(
             scores=self.scores,
             metrics=metrics,
-            resampled=self.interval.resampled,
-            interval=self.interval.method,
+            resampled=self.return_interval.resampled,
+            interval=self.return_interval.method,
             warning=self.warning,
             nash_conv=metrics.get("nash_conv"),
             reason="; ".join(self.reasons),
@@ -119,10 +132,10 @@ class GameEvaluation(Evaluation):
         the episodes that lasted as long as the limit allows; results against opponents; mean and
         minimum over members of the NashConv.
         """
-        returns, lengths, own = self.episodes.returns, self.episodes.lengths, self.interval
+        returns, lengths, own = self.episodes.returns, self.episodes.lengths, self.return_interval
         bounds = {"mean_low": own.low, "mean_high": own.high} if own.known else {}
         return {
-            "mean": self.value,
+            "mean": float(np.mean(self.mean_returns)) if self.by_function else self.value,
             **bounds,
             "deviation": float(returns.std()),
             "worst": float(returns.min()),
@@ -152,12 +165,30 @@ def mean_interval(metrics: Mapping[str, Any], resampled: str, method: str) -> In
 
 
 def judge_episodes(
-    episodes: EpisodeResults, opponents: tuple[str, ...], limit: int, spec: GameSpec
+    episodes: EpisodeResults,
+    opponents: tuple[str, ...],
+    limit: int,
+    spec: GameSpec,
+    objective: EpisodeObjective | None = None,
+    infos: Sequence[Infos] = (),
 ) -> GameEvaluation | None:
-    """Return the evaluation of a trial; None of a diverged policy, whose numbers mean nothing."""
+    """Return the evaluation of a trial; None of a diverged policy, whose numbers mean nothing.
+
+    Args:
+        episodes: of its members.
+        opponents: see `GameEvaluation`.
+        limit: see `GameEvaluation`.
+        spec: of the study.
+        objective: what judges the episodes of a member; None: their mean return.
+        infos: of the episodes of every member, for the objective.
+    """
     if not np.isfinite(episodes.returns).all():
         return None
     scores = episodes.returns.mean(1)
+    if objective is not None:
+        every = zip(episodes.returns, episodes.lengths, infos, strict=True)
+        scores = np.array([objective(*own) for own in every])
     value, kept = float(scores.mean()), tuple(scores.tolist())
     how: dict[str, Any] = {"own_episodes": spec.own_episodes, "score_range": spec.score_range}
+    how["by_function"] = objective is not None
     return GameEvaluation(value, value, kept, (), episodes, opponents, limit, **how)

@@ -44,6 +44,7 @@ from sweepd.optimize.objectives.games.evaluation import (
     judge_episodes,
     mean_interval,
 )
+from sweepd.optimize.objectives.games.judging import Infos, game_objective
 from sweepd.optimize.objectives.games.league import StudyLeague
 from sweepd.optimize.objectives.games.league_artifacts import draw_league, write_league
 from sweepd.optimize.objectives.games.phased_opponents import begun_phases
@@ -119,6 +120,7 @@ class GameExperiment(Experiment):
         self._limit = env.max_step
         # Points of a game against an opponent are from 0 to 1.
         self.score_range = (0.0, 1.0) if self.opponents else env.score_range
+        self._objective = game_objective(self.game, spec.objective)
         self._phased: PhasedTraining | None = None
         if curriculum is not None:
             self._phased = PhasedTraining(spec, curriculum, env, device, load_bundle)
@@ -246,7 +248,7 @@ class GameExperiment(Experiment):
         """
         count = len(settings) * self.members
         wanted = [self._episodes(rung) for rung in rungs for _ in range(self.members)]
-        played = []
+        played, infos = [], list[Infos]()
         # One program at a time, so rounding does not depend on how many there are: no dummies.
         for index, act in enumerate(programs[: -(-count // slots)]):
             here = min(slots, count - index * slots)
@@ -256,19 +258,26 @@ class GameExperiment(Experiment):
             env = self._judging_env(slots)
             for slot in range(here):
                 env.reset_member(slot, self._episode_seed(index * slots + slot))
+            if self._objective is not None:
+                env.keep_infos()
             getattr(act, "begin", lambda _: None)(env)
             done = getattr(act, "done", lambda _: None)
             acting = self._acting(act, env, index)
             episodes = wanted[index * slots :][:here]
             played.append(play_episodes(env, acting, self.seats, ask, done, episodes))
+            if self._objective is not None:
+                infos += [env.infos(slot) for slot in range(here)]
         rows = [own for part in played for own in zip(part.returns, part.lengths, strict=True)]
         found = []
         for trial, rung in enumerate(rungs):
-            own = rows[trial * self.members : (trial + 1) * self.members]
+            ours = slice(trial * self.members, (trial + 1) * self.members)
+            own = rows[ours]
             count = len(own[0][0]) if self.opponents else self._episodes(rung)
             returns, lengths = (np.stack(part)[:, :count] for part in zip(*own, strict=True))
             results = EpisodeResults(returns, lengths)
-            found.append(judge_episodes(results, self.opponents, self._limit, self.spec))
+            said = [one[:count] for one in infos[ours]]
+            how = (self.opponents, self._limit, self.spec, self._objective)
+            found.append(judge_episodes(results, *how, said))
         return found
 
     def _episode_seed(self, member: int) -> int:
@@ -381,7 +390,7 @@ class GameExperiment(Experiment):
             write_atomic(weights, save_tensors(named))
         frame = episode_frame(evaluation.episodes)
         write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
-        own = evaluation.interval
+        own = evaluation.return_interval
         metrics = evaluation.metrics() | {"resampled": own.resampled, "interval": own.method}
         metrics |= {} if evaluation.warning is None else {"warning": evaluation.warning}
         write_atomic(folder / "metrics.json", json.dumps(metrics, indent=1))

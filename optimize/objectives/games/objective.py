@@ -30,6 +30,7 @@ from sweepd.optimize.objectives.games.curriculum import (
 from sweepd.optimize.objectives.games.duels import opponent_metric_names
 from sweepd.optimize.objectives.games.evaluation import EXACT_NUMBERS, NUMBERS
 from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.games.judging import game_objective, objectives_of
 from sweepd.optimize.objectives.games.pilot import measure_episodes
 from sweepd.optimize.objectives.members.objective import MemberObjective, choose_slots
 from sweepd.optimize.objectives.objective import Say
@@ -53,14 +54,14 @@ class GameObjective(MemberObjective[GameSpec]):
 
     settings = GameSettings
     title = "games"
+    own_objectives = True
     default_space = "game"
     needs_data = False
     first_stage = False
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """Points (outcomes) in games of two players against each other, else the return."""
-        return ("return",) if self.game.versus is None else ("points",)
+        return objectives_of(self.game)
 
     @property
     def scenarios(self) -> tuple[str, ...]:
@@ -75,12 +76,16 @@ class GameObjective(MemberObjective[GameSpec]):
         env = environment_plugin(self.environment)
         if env is not None:
             yield "environment", self.environment, env
+        judge = game_objective(self.game, spec.objective)
+        if judge is not None:
+            yield "objective", spec.objective, judge.plugin
         for text in spec.env.get(WRAPPERS, ()):
             wrapper = find_wrapper(text)
             if wrapper.name not in OWN_WRAPPERS:
                 yield "wrapper", text, wrapper
 
     def check(self, request: Request) -> None:
+        game_objective(self.game, request.objective)  # raises InputError
         for text in request.wrappers or ():
             if not self.game.foreign:
                 raise InputError(
@@ -197,7 +202,7 @@ class GameObjective(MemberObjective[GameSpec]):
             play=request.play,
             curriculum={} if request.curriculum is None else request.curriculum.to_dict(),
             average=MEAN,
-            solved=self.game.solved,
+            solved=self.game.solved if request.objective in self.objectives else None,
         )
 
     def curriculum(self, spec: GameSpec) -> Curriculum | None:
@@ -218,9 +223,9 @@ class GameObjective(MemberObjective[GameSpec]):
         say: Say,
     ) -> tuple[GameSpec, list[str]]:
         experiment = GameExperiment(spec, device, say, request.load_bundle)
-        spec = dataclasses.replace(
-            spec, look_steps=experiment.look.steps, score_range=experiment.score_range
-        )
+        # The range of scores and the score of a solved game are those of returns.
+        scores = experiment.score_range if spec.objective in self.objectives else None
+        spec = dataclasses.replace(spec, look_steps=experiment.look.steps, score_range=scores)
         return super().measured_spec(spec, request, space, bars, device, say)
 
     def piloted_spec(

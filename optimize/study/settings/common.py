@@ -118,7 +118,8 @@ class CommonSettings:
             "Markets: information-ratio (Sharpe ratio of the returns in excess of equal weight; "
             "the default), sharpe-difference (Sharpe ratio minus that of equal weight), sharpe or "
             "sortino; each is the mean over paths minus 0.1 standard deviations. Games: return "
-            "(mean over seeds); of two players: points. Commands: value, what the program reports.",
+            "(mean over seeds), or MODULE:NAME, a function of the returns, lengths and infos of "
+            "episodes; of two players: points. Commands: value, what the program reports.",
             fixes="objective",
         ),
     ] = None
