@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +102,6 @@ def test_parameters_of_every_kind_reach_the_words_of_the_command(tmp_path: Path)
         settings = handle.space.resolve(trial.params).learner
         told = [settings["text"], "true", "1e-05", str(settings["whole"]), str(settings["maybe"])]
         assert words.splitlines() == [*told, f"{trial.number} x"]
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_a_program_in_c(tmp_path: Path) -> None:
-    source = tmp_path / "program.c"
-    source.write_text(
-        "#include <stdio.h>\n#include <stdlib.h>\n"
-        "int main(int n, char **words) {\n"
-        '  FILE *file = fopen(getenv("SWEEPD_REPORTS"), "a");\n'
-        '  fprintf(file, "{\\"step\\": 1, \\"value\\": %f}\\n", 2 * atof(words[1]));\n'
-        "  return fclose(file);\n}\n"
-    )
-    subprocess.run(["cc", "-o", str(tmp_path / "program"), str(source)], check=True)
-    handle = command_study(tmp_path, "", command=f"{tmp_path}/program {{lr}}")
-    work_on(handle, 1)
-    [trial] = handle.trials()
-    assert trial.value == pytest.approx(2 * trial.params["lr"], abs=1e-5)
 
 
 def test_the_value_of_a_trial_is_the_mean_of_its_seeds(tmp_path: Path) -> None:
