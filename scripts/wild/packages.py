@@ -20,7 +20,6 @@ class WildEnv:
         env: for `--env`.
         flags: more flags of `train`.
         module: text of a module `made`, which `env` may name; "": none.
-        constraints: of pip, where a package does not say which versions it works with.
     """
 
     name: str
@@ -28,7 +27,6 @@ class WildEnv:
     env: str
     flags: tuple[str, ...] = ()
     module: str = ""
-    constraints: tuple[str, ...] = ()
 
 
 _CLASSIC = ("pettingzoo[classic]",)
@@ -171,7 +169,11 @@ WILD_ENVS = (
         "gym:ale_py:ALE/Pong-v5",
         ("--env-param", "frameskip=1", *_ATARI_WRAPPERS),
     ),
-    WildEnv("dm_control", ("shimmy[dm-control]",), "gym:shimmy:dm_control/cartpole-swingup-v0"),
+    WildEnv(
+        "dm_control",
+        ("shimmy[dm-control]", "mujoco<4"),
+        "gym:shimmy:dm_control/cartpole-swingup-v0",
+    ),
     WildEnv("procgen2", ("procgen2",), "made:CoinRun", module=_PROCGEN),
     WildEnv("rware", ("rware",), "gym:rware:rware-tiny-2ag-v2"),
     WildEnv("lbforaging", ("lbforaging",), "gym:lbforaging:Foraging-8x8-2p-1f-v3"),

@@ -7,6 +7,7 @@ without a change of the project's environment.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shlex
@@ -76,9 +77,24 @@ def install(wild: WildEnv, folder: Path) -> tuple[Path, str]:
         (Path(own) / "project.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
     if not wild.requirements:
         return python, ""
+    # Without these, pip would install an older NumPy beside the project, whose packages then fail.
+    limits = folder / "constraints.txt"
+    limits.write_text("\n".join(own_requirements()) + "\n", encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    rc, output = _run([*pip, "--prefer-binary", *wild.requirements], venv, INSTALL_SECONDS)
+    pip += ["--prefer-binary", "--constraint", str(limits)]
+    rc, output = _run([*pip, *wild.requirements], venv, INSTALL_SECONDS)
     return python, "" if rc == 0 else _last_lines(output)
+
+
+def own_requirements() -> list[str]:
+    """Return what the project itself requires, which packages of others must not contradict."""
+    listed = importlib.metadata.requires("sweepd") or []
+    plain = [
+        requirement.partition(";")[0].strip()
+        for requirement in listed
+        if "extra ==" not in requirement
+    ]
+    return [re.sub(r"\[.*?\]", "", requirement) for requirement in plain]
 
 
 def attempt(wild: WildEnv, folder: Path, seconds: float) -> Tried:
