@@ -6,6 +6,7 @@
 
 from sweepd.envs.external.wrappers import (
     WRAPPERS,
+    agents,
     channels_first,
     flatten,
     frame_stack,
@@ -20,6 +21,7 @@ from sweepd.envs.external.wrapping import wrap
 
 __all__ = [
     "WRAPPERS",
+    "agents",
     "channels_first",
     "flatten",
     "frame_stack",

@@ -1,9 +1,14 @@
-"""PettingZoo's environments with converted observations, in both of its APIs."""
+"""PettingZoo's APIs: environments with converted observations, and those of agents in a Tuple."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
+
+import gymnasium
+from gymnasium import spaces
+
+from sweepd.envs.support.errors import InputError
 
 
 class Converted(Protocol):
@@ -73,3 +78,78 @@ class _AecView(_View):
         reward, terminated, truncated, info = rest
         converted = self._converted[agent].apply(seen) if observe else seen
         return converted, reward, terminated, truncated, info
+
+
+def agents_of(space: Any) -> int:
+    """Return how many agents a Tuple space or a list of spaces is for; 0 for another space."""
+    return len(space) if isinstance(space, spaces.Tuple | list | tuple) else 0
+
+
+class ParallelFromTuples:
+    """A `gymnasium.Env` of several agents, whose spaces and rewards are one per agent, in parallel.
+
+    Level-based foraging and the robotic warehouse are such environments.
+    """
+
+    metadata: Mapping[str, Any] = {"render_modes": ()}
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Raises InputError if the spaces of observations and actions are not one per agent."""
+        if not isinstance(env, gymnasium.Env):
+            raise InputError(f"the wrapper agents is for a gymnasium.Env, and got a {type(env)}")
+        observations: Any = env.observation_space
+        actions: Any = env.action_space
+        if not agents_of(actions) or agents_of(observations) != agents_of(actions):
+            raise InputError(
+                "the wrapper agents is for observation and action spaces that are a Tuple with one "
+                f"space for each agent; they are {observations} and {actions}"
+            )
+        self._env = env
+        self.possible_agents = [f"agent_{index}" for index in range(len(actions))]
+        self.agents: list[str] = []
+        self._observations = dict(zip(self.possible_agents, observations, strict=True))
+        self._actions = dict(zip(self.possible_agents, actions, strict=True))
+
+    def observation_space(self, agent: str) -> Any:
+        """Return the agent's observation space."""
+        return self._observations[agent]
+
+    def action_space(self, agent: str) -> Any:
+        """Return the agent's action space."""
+        return self._actions[agent]
+
+    def reset(
+        self, seed: int | None = None, options: Any = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode."""
+        observations, _ = self._env.reset(seed=seed, options=options)
+        self.agents = list(self.possible_agents)
+        return self._named(observations), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Let all agents act; the episode ends for all of them together."""
+        acting = list(self.agents)
+        given = tuple(actions[agent] for agent in self.possible_agents)
+        observations, rewards, terminated, truncated, _ = self._env.step(given)
+        over, late = _all(terminated), _all(truncated)
+        if over or late:
+            self.agents = []
+        return (
+            self._named(observations),
+            self._named(rewards),
+            dict.fromkeys(acting, over),
+            dict.fromkeys(acting, late),
+            {agent: {} for agent in acting},
+        )
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _named(self, values: Any) -> dict[str, Any]:
+        return dict(zip(self.possible_agents, values, strict=True))
+
+
+def _all(flags: Any) -> bool:
+    """Return one flag, or whether those of all agents are set."""
+    return all(flags) if hasattr(flags, "__len__") else bool(flags)

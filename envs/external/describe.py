@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from sweepd.envs.external import wrapping
 from sweepd.envs.external.actions import ActionLayout
 from sweepd.envs.external.adapters import InfoMask, autoreset_mode
+from sweepd.envs.external.agents_view import agents_of
 from sweepd.envs.external.guard import inside
 from sweepd.envs.external.observations import ObservationLayout, UnfitSpace, shape_of
 from sweepd.envs.external.sources import Source
@@ -251,5 +252,7 @@ def _first_info(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     try:
         one_reward(stepped[1])
     except ValueError as error:
-        raise InputError(str(error)) from None
+        several = agents_of(env.action_space) and agents_of(env.observation_space)
+        mend = f"; add {wrapping.flags_of(['agents'])}" if several else ""
+        raise InputError(f"{error}{mend}") from None
     return dict(started[1])

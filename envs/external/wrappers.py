@@ -22,7 +22,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, create_empty_array
 from numpy.typing import NDArray
 
-from sweepd.envs.external.agents_view import agents_view, is_pettingzoo
+from sweepd.envs.external.agents_view import ParallelFromTuples, agents_view, is_pettingzoo
 from sweepd.envs.external.observations import MASK, OBSERVATION, is_image, short
 from sweepd.envs.support.errors import InputError
 
@@ -151,6 +151,15 @@ def frame_stack(env: Any, frames: int = 4) -> Any:
     return _observing(stacked, "frame-stack", _channels_first)
 
 
+def agents(env: Any) -> Any:
+    """Make PettingZoo's parallel API of a `gymnasium.Env` of several agents.
+
+    Its observation and action spaces are a Tuple with one space for each agent, and its rewards are
+    a list.
+    """
+    return ParallelFromTuples(env)
+
+
 WRAPPERS: dict[str, Callable[..., Any]] = {
     "flatten": flatten,
     "one-hot": one_hot,
@@ -161,6 +170,7 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
     "planes": planes,
     "pad": pad,
     "frame-stack": frame_stack,
+    "agents": agents,
 }
 
 

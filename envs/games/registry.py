@@ -21,6 +21,7 @@ from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.external.describe import Description, EnvKind, describe
 from sweepd.envs.external.sources import PETTINGZOO, PREFIXES, FactorySource, made_by, named_env
 from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
 from sweepd.envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
@@ -127,15 +128,19 @@ def _external(name: str, place: str) -> Game:
     def described(params: EnvArguments) -> Description:
         return describe(env.sized(dict(params), 1), dict(params))
 
+    def single(params: EnvArguments) -> bool:
+        # A wrapper may make one environment of several agents.
+        return env.single and WRAPPERS not in params.keys()  # noqa: SIM118 - it has no __contains__
+
     def seats(params: EnvArguments) -> int:
-        if env.single or described(params).kind != EnvKind.PARALLEL:
+        if single(params) or described(params).kind != EnvKind.PARALLEL:
             return 1
         return described(params).rows
 
     # Agents of a PettingZoo environment are seats of one game; sub-environments of a vector
     # environment are separate games that are only made together.
     def unit(params: EnvArguments) -> int:
-        if env.single or env.takes_size(dict(params)):
+        if single(params) or env.takes_size(dict(params)):
             return 1
         return 1 if described(params).kind == EnvKind.PARALLEL else described(params).rows
 

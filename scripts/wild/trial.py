@@ -173,7 +173,7 @@ def _last_lines(output: str, lines: int = 3) -> str:
     """Return the last lines that say something: the message of an error and what precedes it."""
     said = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in said if re.match(r"(error|sweepd): |Error: |ERROR: ", line)]
-    return " ".join(errors[-1:] or said[-lines:])[-2000:]
+    return " ".join(errors[:1] or said[-lines:])[-2000:]
 
 
 def _versions(python: Path, requirements: tuple[str, ...]) -> str:

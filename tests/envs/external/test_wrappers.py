@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import sweepd.wrappers
@@ -20,6 +21,7 @@ from sweepd.envs.external.observations import ObservationLayout
 from sweepd.envs.external.sources import FactorySource, GymSource
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.external.wrapping import WRAPPERS, find_wrapper, flags_of, wrap
+from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.external.samples import Counter, Tag
 from tests.envs.external.shown import MISSIONS, Mission, Shown
@@ -297,6 +299,49 @@ def test_the_agents_of_a_pettingzoo_environment_are_converted() -> None:
     env.close()
     with pytest.raises(InputError, match="frame-stack is for a "):
         describe(FactorySource(Tag), {"wrappers": ["frame-stack"]})
+
+
+class Foraging(gymnasium.Env[Any, Any]):
+    """Two agents in a Tuple: each gets its own action as reward and sees that of the other."""
+
+    observation_space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(3)))
+    action_space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(3)))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._count = 0
+        return (0, 0), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, Any, dict[str, Any]]:
+        self._count += 1
+        first, second = action
+        over = self._count == 3
+        return (second, first), [float(first), float(second)], over, [False, False], {}
+
+
+def test_agents_in_a_tuple_become_agents_of_a_parallel_environment() -> None:
+    source = FactorySource(Foraging)
+    with pytest.raises(InputError, match=r"rewards are a list, .*; add --wrapper agents$"):
+        describe(source, {})
+    what = describe(source, {"wrappers": ["agents"]})
+    assert (what.kind.name, what.rows, what.observations.size) == ("PARALLEL", 2, 3)
+    env = ExternalVecEnv(source, [{"wrappers": ["agents"]}], 2)
+    env.reset(0)
+    step = env.step(torch.tensor([1, 2]))
+    assert step.reward.tolist() == [1.0, 2.0]
+    assert step.obs.argmax(1).tolist() == [2, 1]
+    env.step(torch.tensor([0, 0]))
+    assert env.step(torch.tensor([0, 0])).terminated.all()
+    env.close()
+    with pytest.raises(InputError, match="a Tuple with one space for each agent; they are Box"):
+        wrap(Counter(), ["agents"])
+
+
+def test_agents_in_a_tuple_are_seats_of_one_game() -> None:
+    game = get_game(f"{__name__}:Foraging")
+    assert game.seats(game.params(wrappers=["agents"])) == 2
+    registered = get_game("gym:tests.envs.external.registering:tests/Counter-v0")
+    assert registered.seats(registered.params(wrappers=["flatten"])) == 1
 
 
 def test_vector_environments_are_wrapped_one_by_one() -> None:
