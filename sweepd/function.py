@@ -22,7 +22,7 @@ from typing import Any
 from sweepd import program
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.naming import IMPORTING
-from sweepd.envs.support.plugins import find
+from sweepd.envs.support.plugins import resolve
 from sweepd.optimize.study.space.objects import (
     SPACE,
     Entry,
@@ -180,11 +180,11 @@ class SpaceTrial(Trial):
         raise _Found
 
 
-def load_function(flag: str, name: str) -> Callable[[Any], Any]:
+def load_function(name: str) -> Callable[[Any], Any]:
     """Import a training function, telling its script that it is only imported."""
     os.environ[IMPORTING] = "1"
     try:
-        found: Callable[[Any], Any] = find(flag, name)
+        found: Callable[[Any], Any] = resolve("objective", name).made
     finally:
         del os.environ[IMPORTING]
     return found
@@ -192,7 +192,7 @@ def load_function(flag: str, name: str) -> Callable[[Any], Any]:
 
 def train(name: str) -> int:
     """Run a training function for the trial of this process; return the exit code."""
-    function, trial = load_function(f"--env python:{name}", name), Trial()
+    function, trial = load_function(name), Trial()
     signal.signal(signal.SIGTERM, trial._stop)
     try:
         value = function(trial)
@@ -216,7 +216,7 @@ def find_space(name: str, path: Path) -> None:
     Raises:
         InputError: its suggestions depend on each other.
     """
-    function = load_function(f"--env python:{name}", name)
+    function = load_function(name)
 
     def run(draw: Callable[[Entry], Any], write: Callable[[dict[str, Entry]], None]) -> SpaceTrial:
         trial = SpaceTrial(draw, write)

@@ -42,6 +42,10 @@ class Kind:
     what: str
     example: str
 
+    def given(self, text: str) -> str:
+        """Return the flag with its value."""
+        return f"{self.flag}{text}" if self.flag.endswith(":") else f"{self.flag} {text}"
+
 
 # Their names are also those of the groups of entry points, after "sweepd.".
 _OPTUNAS = "a class of Optuna's or your own"
@@ -55,6 +59,7 @@ KINDS = {
     "tracker": Kind("--track", "a class with send and close", "own_tracker:LinesRuns"),
     "wrapper": Kind("--wrapper", "one of your own", "own_wrapper:Scaled"),
     "rule": Kind("--rule", "a GateRule", "own_rule:worst_games"),
+    "objective": Kind("--env python:", "a function of a trial", "training_function:train"),
     "environment": Kind("--env", "one of your own", "own_game:TARGET"),
 }
 
@@ -212,7 +217,7 @@ def _registered(kind: str, name: str, path: tuple[str, ...]) -> tuple[str, str |
     if len(found) > 1:
         packages = " and ".join(sorted(dist.name for dist in found.values() if dist is not None))
         raise InputError(
-            f"{KINDS[kind].flag} {name}: {packages} register this name; write which one you mean: "
+            f"{KINDS[kind].given(name)}: {packages} register this name; write which one you mean: "
             f"{' or '.join(sorted(found))}"
         )
     [(place, dist)] = found.items()
@@ -235,7 +240,7 @@ def _unknown(kind: str, name: str, built_in: Iterable[str]) -> InputError:
     known, names = KINDS[kind], ", ".join(built_in)
     choose = f"choose one of {names}, or name" if names else "name"
     return InputError(
-        f"{known.flag} {name!r} is not known; {choose} {known.what} as MODULE:NAME, like "
+        f"{known.given(repr(name))} is not known; {choose} {known.what} as MODULE:NAME, like "
         f"{known.example}"
     )
 
@@ -255,7 +260,7 @@ def resolve(
         InputError: the name is unknown, the object cannot be imported or is of another class, or
             the arguments are not JSON.
     """
-    flag = f"{KINDS[kind].flag} {text}"
+    flag = KINDS[kind].given(text)
     name, _, given = text.partition(" ")
     place, package = name, None
     if ":" not in name:
@@ -296,7 +301,7 @@ def construct(kind: str, plugin: Plugin, **more: Any) -> Any:
     try:
         return plugin.made(**{**takes, **plugin.arguments})
     except (TypeError, ValueError) as error:
-        raise InputError(f"{KINDS[kind].flag} {plugin.name}: {error}") from None
+        raise InputError(f"{KINDS[kind].given(plugin.name)}: {error}") from None
 
 
 def described(identity: Mapping[str, Any]) -> str:
@@ -312,6 +317,6 @@ def described(identity: Mapping[str, Any]) -> str:
 def changed(kind: str, text: str, since: str) -> str:
     """Return the sentence that an object is not the one that was recorded."""
     return (
-        f"{KINDS[kind].flag} {text} has changed since {since}: it may decide differently "
+        f"{KINDS[kind].given(text)} has changed since {since}: it may decide differently "
         "from now on"
     )

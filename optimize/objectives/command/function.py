@@ -8,17 +8,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.naming import import_paths
-from sweepd.envs.support.plugins import Plugin, find
+from sweepd.envs.support.plugins import Plugin, resolve
 from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.command.reports import tail_text
 from sweepd.optimize.objectives.command.words import split_words
 from sweepd.optimize.objectives.objective import Say
+from sweepd.optimize.study.record.stored import CommandSpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.objects import SPACE
 
@@ -40,23 +41,28 @@ class FunctionObjective(CommandObjective):
 
     @property
     def name(self) -> str:
-        """The function as MODULE:NAME."""
+        """The function as MODULE:NAME, or the name under which a package registers it."""
         return self.environment.partition(":")[2]
 
-    def plugin(self) -> Plugin:
-        found = find(f"--env {self.environment}", self.name)
-        if not callable(found) or arguments_needed(found) != 1:
+    def plugins(self, spec: CommandSpec) -> Iterable[tuple[str, str, Plugin]]:  # noqa: ARG002
+        return [("objective", self.name, self._function())]
+
+    def _function(self) -> Plugin:
+        found = resolve("objective", self.name)
+        if found.name != self.name:
+            raise InputError(f"--env {self.environment}: a training function takes no arguments")
+        if not callable(found.made) or arguments_needed(found.made) != 1:
             raise InputError(
-                f"--env {self.environment}: {found!r} is no function of one argument, the trial"
+                f"--env {self.environment}: {found.made!r} is no function of one argument, the trial"
             )
-        return Plugin(self.name, self.name, found, {})
+        return found
 
     def check_command(self) -> None:
-        self.plugin()
+        self._function()
 
     def default_name(self, settings: StudySettings) -> str:  # noqa: ARG002
         """Return the name of the function."""
-        return self.name.partition(":")[2]
+        return self.name.partition(" ")[0].rpartition(":")[2]
 
     def find_space(self, say: Say) -> str:
         """Return what the function suggests up to its first report, found by calling it.

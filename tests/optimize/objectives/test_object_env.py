@@ -69,7 +69,7 @@ def test_a_class_and_a_function_are_named_recorded_and_joined_by_name(
     study = sweepd.create_study("walk", env=walk_env.Walk, env_kwargs=limits, n_trials=1, **SMALL)
     assert (spec(study).environment, spec(study).env) == ("walk_env:Walk", limits)
     assert study.run()
-    used = study.optuna.user_attrs[FLAGS_KEY]["plugins"]["env"]
+    used = study.optuna.user_attrs[FLAGS_KEY]["plugins"]["environment"]
     assert (used["name"], used["module"]) == ("walk_env:Walk", "walk_env")
     assert len(used["sha256"]) == 64
     # From the command line, by the same name.

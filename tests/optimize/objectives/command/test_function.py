@@ -19,6 +19,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.command import function
 from sweepd.optimize.objectives.command.function import FunctionObjective
 from sweepd.optimize.study.record.stored import FLAGS_KEY, TrialRecord
+from tests.distributions import install
 from tests.optimize.objectives.command.programs import command_study, work_on
 
 TEXT = """
@@ -121,7 +122,7 @@ def test_a_study_of_a_function(folder: Path, capsys: pytest.CaptureFixture[str])
         "units": {"low": 8, "high": 32, "step": 8},
         "kind": {"choices": ["a", "b"]},
     }
-    used = study.optuna.user_attrs[FLAGS_KEY]["plugins"]["env"]
+    used = study.optuna.user_attrs[FLAGS_KEY]["plugins"]["objective"]
     assert (used["name"], len(used["sha256"])) == ("functions_here:train", 64)
     assert study.run()
     frame = study.trials()
@@ -267,6 +268,42 @@ def test_what_is_no_training_function_is_refused() -> None:
         sweepd.create_study(env="python:functions_here:two")
     with pytest.raises(InputError, match="the module functions_here has nothing called 'no'"):
         sweepd.create_study(env="python:functions_here:no")
+
+
+def test_a_package_can_register_a_training_function(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"registered_kit.py": TEXT}
+    install(
+        folder / "site",
+        "function-kit",
+        files,
+        {"sweepd.objective": {"own": "registered_kit:train"}},
+    )
+    monkeypatch.syspath_prepend(str(folder / "site"))
+    study = sweepd.create_study(env="python:own", n_trials=2, fresh_seeds=0, seeds=1)
+    assert (study.name, study._handle.spec.environment) == ("own", "python:own")
+    used = study.optuna.user_attrs[FLAGS_KEY]["plugins"]["objective"]
+    assert (used["module"], used["package"]) == ("registered_kit", "function-kit")
+    assert used["version"] == "1.2.3"
+    assert study.run()
+    frame = study.trials()
+    assert (frame["value"] == frame["params_lr"] + 10).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nobody", "--env python:'nobody' is not known; name a function of a trial as MODULE:NAME"),
+        ('functions_here:train {"a": 1}', "a training function takes no arguments"),
+        ("functions_here:train {a", "the arguments are not JSON"),
+        ("no_such_module:train", "No module named 'no_such_module'"),
+    ],
+)
+def test_a_function_that_cannot_be_used_is_refused(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        sweepd.create_study(env=f"python:{name}", search_space=PARAMS)
+    assert refused.value.exit_code == 2
 
 
 def test_a_function_is_called_by_hand(
