@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-PYTHON = "python"  # before a colon: the environment is a training function
+# Before a colon: the environment is a program, or a training function. Every other name is a game.
+COMMAND, PYTHON = "command", "python"
+
+
+def is_command(environment: str) -> bool:
+    """Return whether an environment is a program, `command:WORDS` or `python:MODULE:NAME`."""
+    return environment.startswith((f"{COMMAND}:", f"{PYTHON}:"))
 
 
 def is_function(environment: str) -> bool:

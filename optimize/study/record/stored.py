@@ -22,7 +22,9 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import Interval
 from sweepd.optimize.study.record.configurations import PBT, RACE, TRIALS, Selection
 from sweepd.optimize.study.record.data_spec import AcceptedJump, DataSpec
-from sweepd.optimize.study.record.programs import command_of, is_function
+from sweepd.optimize.study.record.programs import COMMAND as COMMAND
+from sweepd.optimize.study.record.programs import command_of
+from sweepd.optimize.study.record.programs import is_command as is_command
 from sweepd.optimize.study.record.values import ValuedSpec
 
 # Study attributes.
@@ -52,7 +54,6 @@ CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of 
 
 MEAN = "mean"  # `GameSpec.average`
 CRYPTO = "crypto"  # the environment that is a market
-COMMAND = "command"  # before a colon: the environment is a program; every other name is a game
 _PREFIX = "sweepd:"
 # How a policy acts: it takes its most probable action, or draws from its probabilities.
 Play = Literal["deterministic", "sampled"]
@@ -71,11 +72,6 @@ def torch_version() -> str:
     import torch  # not at the top: a record is read without torch
 
     return torch.__version__.partition("+")[0]
-
-
-def is_command(environment: str) -> bool:
-    """Return whether an environment is a program, `command:WORDS` or `python:MODULE:NAME`."""
-    return environment.startswith(f"{COMMAND}:") or is_function(environment)
 
 
 @dataclass(frozen=True, kw_only=True)
