@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sweepd.testing.env_check import check_env as check_env
     from sweepd.testing.env_subject import EnvSubject as EnvSubject
     from sweepd.testing.feed import FeedTestCase as FeedTestCase
+    from sweepd.testing.function import FunctionTestCase as FunctionTestCase
     from sweepd.testing.laws import BrokenLaw as BrokenLaw
     from sweepd.testing.program import ProgramTestCase as ProgramTestCase
     from sweepd.testing.pruner import PrunerTestCase as PrunerTestCase
@@ -32,6 +33,7 @@ _MODULES = {
     "BrokerTestCase": "sweepd.testing.broker",
     "EnvSubject": "sweepd.testing.env_subject",
     "FeedTestCase": "sweepd.testing.feed",
+    "FunctionTestCase": "sweepd.testing.function",
     "ProgramTestCase": "sweepd.testing.program",
     "PrunerTestCase": "sweepd.testing.pruner",
     "RuleTestCase": "sweepd.testing.rule",
