@@ -249,7 +249,10 @@ def _read_files(run: StudyReader, trial: FrozenTrial) -> FreshFiles:
         part = FilePart(sha256=one["sha256"], size=one["bytes"])
         files[f"{FOLDER}/{one['path'].removeprefix(start)}"] = path, part
         try:
+            one["path"].encode()
             check_file(f"its file {path}", describe_file(path), part)
+        except UnicodeEncodeError:
+            faults.append(f"the name of its file {one['path']!r} is not UTF-8")
         except OSError as error:
             faults.append(f"its file {path} cannot be read: {error.strerror or error}")
         except InputError as error:
@@ -275,10 +278,15 @@ def _faulty(own: FreshFiles, fault: str) -> FreshFiles:
 def build_bundle(
     candidate: ProgramCandidate, study: ProgramStudy, gate: dict[str, Any]
 ) -> ProgramBundle:
-    """The bundle of a candidate with this gate report; ValueError if the candidate has faults."""
+    """The bundle of a candidate with this gate report.
+
+    Raises:
+        InputError: it has no files, or not those that were written; no limit changes that.
+    """
     fresh = candidate.fresh
     if fresh is None or fresh.files is None or fresh.faults:
-        raise ValueError(f"{candidate.name} has no files that can be deployed")
+        why = fresh.faults[0] if fresh is not None else f"measure it first: {candidate.measure}"
+        raise InputError(f"{candidate.name} cannot be deployed: {why}")
     (run, run_uid), spec = fresh.study, study.spec
     manifest = ProgramManifest(
         program=ProgramPart(

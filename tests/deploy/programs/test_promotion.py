@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,8 @@ def test_what_fresh_seeds_have_not_measured_is_refused_with_the_command_that_doe
     best = study.best_trial()
     assert best is not None
     assert f"run --trial 's#{best.number}' --seeds 5" in promotion.reason
+    with pytest.raises(InputError, match=r"cannot be deployed: measure it first: .* run --trial"):
+        promote(study, registry, limit=["fresh-seeds=0"])
     few = promote(study_of(tmp_path / "b", fresh_seeds=2), registry)
     assert few.outcome == "none passes"
     assert "fresh-seeds: 2 seeds that the selection has not seen" in few.reason
@@ -149,6 +152,8 @@ def test_a_file_that_was_changed_after_the_run_is_refused(
     for path in study.run_dir.parent.glob("s-run*/trial-00000/manifest.json"):
         path.write_text(path.read_text().replace("seed-0", "seed-1"))
     assert "manifest.json has been changed" in promote(study, registry).reason
+    with pytest.raises(InputError, match=r"cannot be deployed: .*manifest.json has been changed"):
+        promote(study, registry, limit=["files=9"])
     assert registry.slots() == []
 
 
@@ -157,6 +162,14 @@ def test_a_program_without_files_has_nothing_to_deploy(tmp_path: Path, registry:
     assert promotion.outcome == "no candidate"
     assert "wrote no file to SWEEPD_OUT" in promotion.reason
     assert not registry.folder.exists()  # most programs are only searched: nothing is written
+
+
+def test_a_file_whose_name_is_not_utf8_is_refused(tmp_path: Path, registry: Registry) -> None:
+    text = f"{TEXT}\nopen(os.fsencode(out) + b'/\\xff', 'wb').close()\n"
+    promotion = promote(study_of(tmp_path / "a", text=text), registry)
+    assert promotion.outcome == "none passes"
+    assert r"'seed-" in promotion.reason
+    assert "is not UTF-8" in promotion.reason
 
 
 def test_a_limit_on_the_value_is_one_on_the_lower_end_of_its_interval(
@@ -307,3 +320,20 @@ def test_large_files_are_copied_before_the_transaction(
             shutil.rmtree(path)
         load_bundle(write())
     assert [path.name for path in folder.iterdir()] == [bundle.name]
+
+
+def test_large_files_are_not_held_in_memory(tmp_path: Path, registry: Registry) -> None:
+    size = 2**25
+    text = f"{TEXT}\nopen(out + '/large', 'wb').truncate({size})\n"
+    study = study_of(tmp_path / "a", text=text)
+    tracemalloc.start()
+    try:
+        promotion = promote(study, registry)
+        assert promotion.champion is not None
+        bundle = registry.bundle(promotion.champion, ProgramBundle)
+        bundle_files.export_bundle(bundle, tmp_path / "copy")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "copy" / "files" / "large").stat().st_size == size
+    assert most < size / 2
