@@ -134,6 +134,11 @@ def _write_policy(
     member: int | None,
     runs_dir: Path | None,
 ) -> None:
+    if source.of_program:
+        raise InputError(
+            f"{source.name} is of a program, whose policy is what it wrote into SWEEPD_OUT; --to json "
+            "has its parameters"
+        )
     suffix = SUFFIXES[to]
     path = out or Path(f"{source.study}-{source.trial.number}{suffix}")
     if path.suffix != suffix:

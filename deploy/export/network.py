@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.policy.frozen import FrozenPolicy, Member
-from sweepd.agents.policy.members import GROUPS, IMAGE_SHAPE
+from sweepd.agents.policy.members import ACTION_DIMS, GROUPS, IMAGE_SHAPE
 from sweepd.deploy.api.policy import Policy
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.external.codec import SpaceCodec
@@ -56,7 +56,7 @@ class Acting(nn.Module):
         space = None if codec is None else codec.action_space
         simple = isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete)
         self.policy, self.masked, self.codec = policy, masked, codec if simple else None
-        self.single = len(policy.sizes) == 1
+        self.single = policy.discrete and ACTION_DIMS not in policy.members[0]
         self._bounds: tuple[Tensor, Tensor] | None = None
         self._start: Tensor | None = None
         if isinstance(space, spaces.Box):

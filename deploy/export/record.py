@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from sweepd.deploy.export.source import Source
-from sweepd.optimize.study.record.stored import CommandSpec, CryptoSpec, GameSpec
+from sweepd.optimize.study.record.stored import CryptoSpec, GameSpec
 
 
 def described(source: Source) -> str:
@@ -21,7 +21,7 @@ def described(source: Source) -> str:
         "environment": spec.environment,
         "budget": spec.budget,
     }
-    if isinstance(spec, CommandSpec):
+    if source.of_program:
         return _text(found | {"params": record.learner_params})
     found |= {
         "env": record.env_params,

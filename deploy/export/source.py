@@ -87,6 +87,11 @@ class Source:
         return str(self.spec.algorithm)
 
     @property
+    def of_program(self) -> bool:
+        """Whether the study is of a program (`--env command:…`)."""
+        return isinstance(self.spec, CommandSpec)
+
+    @property
     def environment_id(self) -> str:
         """Its environment as Gymnasium calls it; of other environments their name in sweepd."""
         return str(self.spec.environment).removeprefix(GYM)

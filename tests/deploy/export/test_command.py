@@ -21,6 +21,7 @@ from sweepd.deploy.export.command import Format
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import FakeStudy, random_actor
 from tests.deploy.games.players import BAD, GOOD, study_of
+from tests.optimize.objectives.command.programs import command_study, work_on
 from tests.test_study_in_python import GAME
 
 SETTINGS = {**GAME, "env": "gym:CartPole-v1", "n_envs": 2}
@@ -178,3 +179,17 @@ for to in ("sb3", "zoo3", "cleanrl", "json"):
 sys.exit("torch" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=folder)
+
+
+def test_a_program_has_parameters_and_no_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    handle = command_study(tmp_path, "report(1, params['lr'])")
+    work_on(handle, 1)
+    where = ("--storage", handle.storage.url)
+    name = f"{handle.name}#0"
+    found = json.loads(export(name, "--to", "json", *where).stdout)
+    assert found["params"] == handle.trials()[0].params
+    assert "what it wrote into SWEEPD_OUT" in refuse(name, "--to", "onnx", *where)
+    assert "command has no counterpart" in refuse(name, "--to", "sb3", *where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.deploy.api.policy import Policy
 from sweepd.deploy.export import network
 from sweepd.deploy.export.network import Acting, write_onnx, write_torch
 from sweepd.envs.external.codec import SpaceCodec
@@ -25,6 +27,7 @@ from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.policy.test_frozen import make_members
 from tests.agents.policy.test_kinds import ACTIONS, STATE, member_of, several
 from tests.agents.toy_env import ImageEnv
+from tests.deploy.games.players import spec
 
 WIDE = spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, 10.0]))
 
@@ -53,6 +56,11 @@ MAKERS: dict[str, Callable[[], Acting]] = {
         masked=False,
     ),
     "a mask": lambda: Acting(FrozenPolicy([member_of(ActorDiscretePPO)]), None, masked=True),
+    "a list of one choice": lambda: Acting(
+        FrozenPolicy([several(dims=(4,), chained=False)]),
+        codec(spaces.MultiDiscrete([4], start=[1])),
+        masked=False,
+    ),
     "several choices": lambda: Acting(FrozenPolicy([several()]), None, masked=True),
     "images": lambda: Acting(FrozenPolicy([image_member()]), None, masked=False),
 }
@@ -131,3 +139,41 @@ def test_a_file_that_acts_differently_is_not_written(
     with pytest.raises(RunError, match="was not written: for observation"):
         to(module, tmp_path / "policy.file", "a policy")
     assert not list(tmp_path.iterdir())
+
+
+def policy_of(environment: str, *members: dict[str, Tensor], **changes: Any) -> Policy:
+    """A policy of a study on a game; of the environment only the spaces are looked up."""
+    frozen = tuple(FrozenPolicy([member]) for member in members)
+    own = spec(environment=environment, env={}, **changes)
+    return Policy("study", 0, frozen, frozen[0], own, {})
+
+
+@pytest.mark.parametrize(
+    ("environment", "masked", "spaces_known"),
+    [
+        ("gym:CartPole-v1", False, True),
+        ("gym:Taxi-v4", True, True),  # its mask is in info
+        ("kuhn", True, False),  # players in turns, one choice
+    ],
+)
+def test_where_options_can_be_illegal_there_is_a_mask(
+    environment: str, masked: bool, spaces_known: bool
+) -> None:
+    module = network.acting(policy_of(environment, member_of(ActorDiscretePPO)), "study#0")
+    assert (module.masked, module.codec is not None) == (masked, spaces_known)
+
+
+def test_an_algorithm_without_masks_ignores_them() -> None:
+    policy = policy_of("gym:Taxi-v4", member_of(QNetTwinDuel), algorithm="d3qn")
+    assert not network.acting(policy, "study#0").masked
+
+
+def test_what_cannot_be_exported_is_refused() -> None:
+    choices = policy_of("card-duel", several())
+    with pytest.raises(InputError, match="depend on the choices before it"):
+        network.acting(choices, "study#0")
+    plain = member_of(ActorDiscretePPO)
+    team = dataclasses.replace(policy_of("kuhn", plain, plain), seats=(0, 1))
+    with pytest.raises(InputError, match="name one of them: --member 0 … 1"):
+        network.acting(team, "study#0")
+    assert network.acting(team.member(1), "study#0").policy is team.members[1]
