@@ -43,6 +43,7 @@ from scripts.result_tables.speed import (
     train_vs_peers,
     trials_per_hour,
 )
+from scripts.result_tables.wild import wild
 
 _MARKED = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TABLES: dict[str, Callable[[], str]] = {
@@ -77,6 +78,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-off-policy": partial(gpu_speed, "off-policy"),
     "gpu-envs": gpu_envs,
     "gpu-studies": gpu_studies,
+    "wild": wild,
 }
 
 

@@ -48,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{wild.name}: {result.verdict} {result.reason}", flush=True)
         kept = {**before, **found}
         tried = [kept[one.name] for one in WILD_ENVS if one.name in kept]
-        save_results(given.save, {"machine": machine(), "tried": tried})
+        described = machine()
+        described["source"]["peers"] = {}  # each environment has versions of its own
+        save_results(given.save, {"machine": described, "tried": tried})
     return int(any(entry["verdict"] == BROKEN for entry in found.values()))
 
 
