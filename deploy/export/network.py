@@ -25,6 +25,7 @@ from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.policy.frozen import FrozenPolicy, Member
 from sweepd.agents.policy.members import ACTION_DIMS, GROUPS, IMAGE_SHAPE
 from sweepd.deploy.api.policy import Policy
+from sweepd.deploy.gates import gate_of
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.games.registry import get_game
@@ -32,7 +33,6 @@ from sweepd.envs.gymnasium_view import codec_of
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.invocation import install_extra
-from sweepd.optimize.study.record.stored import CryptoSpec
 
 OBS, MASK, ACTION = "obs", "mask", "action"
 ROWS = 512  # observations on which a file is compared with the policy
@@ -127,7 +127,7 @@ def acting(policy: Policy, what: str) -> Acting:
 def _codec(policy: Policy, what: str) -> tuple[SpaceCodec | None, bool]:
     """Return the codec of the policy's environment, if it has one, and whether it masks options."""
     spec = policy.spec
-    if isinstance(spec, CryptoSpec):
+    if gate_of(spec.environment).trades:
         return None, False
     supports = get_algorithm(spec.algorithm).supports.masks and policy.acting.discrete
     game = get_game(spec.environment)

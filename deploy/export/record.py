@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from sweepd.deploy.export.source import Source
-from sweepd.optimize.study.record.stored import CryptoSpec, GameSpec
 
 
 def described(source: Source) -> str:
@@ -31,11 +30,10 @@ def described(source: Source) -> str:
         "shape": record.shape,
         spec.algorithm.partition(":")[0]: record.learner_params,
     }
-    if isinstance(spec, GameSpec):
-        found["running_scale"] = spec.running_scale
-        found["curriculum"] = spec.curriculum
-    if isinstance(spec, CryptoSpec):
-        found["timeframe"], found["tickers"] = spec.data.timeframe, list(spec.data.tickers)
+    described = json.loads(spec.to_json())
+    found |= {name: described[name] for name in ("running_scale", "curriculum") if name in described}
+    if data := described.get("data"):
+        found |= {name: data[name] for name in ("timeframe", "tickers")}
     return _text(found)
 
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import CommandSpec, GameSpec, TrialRecord
+from sweepd.optimize.study.record.stored import TrialRecord
 
 GYM = "gym:"  # before the id of a Gymnasium environment
 # Fields of a shape that a search space may leave out, with their values then.
@@ -89,7 +89,7 @@ class Source:
     @property
     def of_program(self) -> bool:
         """Whether the study is of a program (`--env command:…`)."""
-        return isinstance(self.spec, CommandSpec)
+        return not self.spec.has_networks
 
     @property
     def environment_id(self) -> str:
@@ -117,7 +117,7 @@ class Source:
             "num_envs": spec.num_envs,
             "horizon": spec.horizon,
             "steps": spec.rollouts * spec.transitions,
-            "running_scale": isinstance(spec, GameSpec) and spec.running_scale,
+            "running_scale": getattr(spec, "running_scale", False),
             "discrete": None if facts is None else facts.discrete,
             "action_dim": None if facts is None else facts.action_dim,
         }
@@ -153,7 +153,7 @@ def find_source(study: StudyReader, number: str) -> Source:
     if record.learner_params is None:
         raise InputError(f"{study.name}#{found.number} has not been trained: it has no parameters")
     network = None
-    if record.members is not None and not isinstance(study.spec, CommandSpec):
+    if record.members is not None and study.spec.has_networks:
         network = _network(study.run_dir / record.members.path)
     return Source(study.name, found, study.spec, record, network)
 

@@ -59,7 +59,7 @@ KINDS = {
     "tracker": Kind("--track", "a class with send and close", "own_tracker:LinesRuns"),
     "wrapper": Kind("--wrapper", "one of your own", "own_wrapper:Scaled"),
     "rule": Kind("--rule", "a GateRule", "own_rule:worst_games"),
-    "objective": Kind("--env python:", "a function of a trial", "training_function:train"),
+    "function": Kind("--env python:", "a function of a trial", "training_function:train"),
     "environment": Kind("--env", "one of your own", "own_game:TARGET"),
 }
 

@@ -88,7 +88,6 @@ def check_request(request: Request) -> None:
         make_sampler(request.sampler, 0)
     if request.pruner not in PRUNERS:
         make_pruner(request.pruner, request.rungs)
-    check_judged(request, kind)
     check_counts(request)
     if not 0 <= request.holdout < 0.9:
         raise InputError(f"--holdout {request.holdout} must be a share from 0 to below 0.9")
@@ -100,3 +99,4 @@ def check_request(request: Request) -> None:
         params(**request.env_params)
     except TypeError as error:
         raise InputError(f"--env-param: {request.env} has no such parameter ({error})") from None
+    check_judged(request, kind)

@@ -45,10 +45,10 @@ class FunctionObjective(CommandObjective):
         return self.environment.partition(":")[2]
 
     def plugins(self, spec: CommandSpec) -> Iterable[tuple[str, str, Plugin]]:  # noqa: ARG002
-        return [("objective", self.name, self._function())]
+        return [("function", self.name, self._function())]
 
     def _function(self) -> Plugin:
-        found = resolve("objective", self.name)
+        found = resolve("function", self.name)
         if found.name != self.name:
             raise InputError(f"--env {self.environment}: a training function takes no arguments")
         if not callable(found.made) or arguments_needed(found.made) != 1:

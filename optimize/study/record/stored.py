@@ -82,6 +82,7 @@ class StudySpec(ValuedSpec, ABC):
         member: name of a trial's members, "fold" or "seed".
         repeats: whether the members of a trial repeat it with other seeds.
         unit: what the progress of a member is counted in.
+        has_networks: whether members are networks that sweepd trains.
         environment: "crypto", the name of a game, "command:" and a program, or "python:" and a
             training function.
         algorithm: name in `sweepd.agents.algorithms.table`.
@@ -105,6 +106,7 @@ class StudySpec(ValuedSpec, ABC):
     member: ClassVar[str]
     repeats: ClassVar[bool]
     unit: ClassVar[str] = "rollout"
+    has_networks: ClassVar[bool] = True
 
     environment: str
     algorithm: str
@@ -333,6 +335,7 @@ class CommandSpec(SeedSpec):
     """
 
     unit = "step"
+    has_networks = False
 
     own_episodes: bool = True
     average: str = MEAN

@@ -92,12 +92,12 @@ def test_a_script_is_known_by_its_file_and_not_run_again(
     assert name == "my_own_script:Mine"
     assert find("--env", name) is main.Mine
     assert sys.modules["my_own_script"] is main
-    identity = Plugin(name, main.Mine, {}).identity()
+    identity = Plugin(name, name, main.Mine, {}).identity()
     assert identity["module"] == "my_own_script"
     sha256 = identity["sha256"]
     del sys.modules["my_own_script"]  # another process
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
-    assert Plugin(name, find("--env", name), {}).identity()["sha256"] == sha256
+    assert Plugin(name, name, find("--env", name), {}).identity()["sha256"] == sha256
     del sys.modules["my_own_script"]
 
 

@@ -122,7 +122,7 @@ def test_a_study_of_a_function(folder: Path, capsys: pytest.CaptureFixture[str])
         "units": {"low": 8, "high": 32, "step": 8},
         "kind": {"choices": ["a", "b"]},
     }
-    used = study.optuna.user_attrs[FLAGS_KEY]["plugins"]["objective"]
+    used = study.optuna.user_attrs[FLAGS_KEY]["plugins"]["function"]
     assert (used["name"], len(used["sha256"])) == ("functions_here:train", 64)
     assert study.run()
     frame = study.trials()
@@ -278,12 +278,12 @@ def test_a_package_can_register_a_training_function(
         folder / "site",
         "function-kit",
         files,
-        {"sweepd.objective": {"own": "registered_kit:train"}},
+        {"sweepd.function": {"own": "registered_kit:train"}},
     )
     monkeypatch.syspath_prepend(str(folder / "site"))
     study = sweepd.create_study(env="python:own", n_trials=2, fresh_seeds=0, seeds=1)
     assert (study.name, study._handle.spec.environment) == ("own", "python:own")
-    used = study.optuna.user_attrs[FLAGS_KEY]["plugins"]["objective"]
+    used = study.optuna.user_attrs[FLAGS_KEY]["plugins"]["function"]
     assert (used["module"], used["package"]) == ("registered_kit", "function-kit")
     assert used["version"] == "1.2.3"
     assert study.run()
