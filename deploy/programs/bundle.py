@@ -5,6 +5,7 @@ sweepd cannot act with them; it keeps them whole, and shows where they come from
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from sweepd.deploy.registry.bundle_files import (
     canonical_json,
     sha256,
 )
+
+_FUNCTION = re.compile(r"[\w.]+:([\w.]+)")  # `MODULE:NAME`
 
 
 @dataclass(frozen=True)
@@ -49,21 +52,29 @@ class ProgramBundle(StoredBundle[ProgramManifest]):
     @property
     def facts(self) -> BundleFacts:
         """What the registry records about it."""
-        origin, command = self.origin, self.manifest.program.command
-        return BundleFacts(f"command:{command}", origin.study, origin.study_uid, origin.trial)
+        origin, subject = self.origin, program_key(self.manifest.program.command)
+        return BundleFacts(subject, origin.study, origin.study_uid, origin.trial)
 
     def check(self) -> None:
         """The manifest says everything; the files are checked where they are read or written."""
 
 
-def program_name(command: str) -> str:
-    """The name of a command: of its script or module, else of its program.
+def program_key(command: str) -> str:
+    """The key of a command, under which its evaluations are counted."""
+    return f"command:{command}"
 
-    `python train.py --lr {lr}` is `train`, `python -m pkg.train` is `pkg.train`.
+
+def program_name(command: str) -> str:
+    """The name of a command: of its script, function or module, else of its program.
+
+    `python train.py --lr {lr}` is `train`, `python -m pkg.train` is `pkg.train`, and
+    `python -m runner pkg:train`, where a module calls a function, is `train`.
     """
     program, *others = shlex.split(command)
     if "-m" in others[:-1]:
-        return others[others.index("-m") + 1]
+        module, *rest = others[others.index("-m") + 1 :]
+        called = _FUNCTION.fullmatch(rest[0]) if rest else None
+        return module if called is None else called[1]
     scripts = [
         word
         for word in others

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sweepd.deploy.programs.bundle import ProgramBundle, program_name
+from sweepd.deploy.programs.bundle import ProgramBundle, program_key, program_name
 from sweepd.deploy.programs.candidates import (
     ProgramCandidate,
     ProgramPromotion,
@@ -102,7 +102,7 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
         self, candidate: ProgramCandidate, draft: ProgramBundle
     ) -> tuple[CountedEvaluation, FreshScore]:
         look = self.registry.evaluations.record_panel(
-            self.study.spec.environment,
+            program_key(self.study.spec.command),
             len(candidate.values),
             members_sha256=draft.members_sha256,
             study=self.study.name,
@@ -158,7 +158,7 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
         return f"{text}. What helps: {helps}" if helps else text
 
     def looks(self) -> int:
-        return self.registry.evaluations.count_panel(self.study.spec.environment, PROGRAM)
+        return self.registry.evaluations.count_panel(program_key(self.study.spec.command), PROGRAM)
 
     def report(self, promotion: ProgramPromotion) -> Report:
         return program_report(self.study, promotion)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sweepd.deploy.programs.bundle import ProgramBundle
+from sweepd.deploy.programs.bundle import ProgramBundle, program_key
 from sweepd.deploy.programs.candidates import ProgramPromotion, ProgramResult, ProgramStudy
 from sweepd.deploy.programs.rules import FreshScore
 from sweepd.deploy.promotion.report import gate_findings, identity, promotion_report
@@ -157,7 +157,7 @@ def program_facts(
 ) -> dict[str, Any]:
     """What `registry show` prints about a program's files. places: its slots."""
     manifest = bundle.manifest
-    command = f"command:{manifest.program.command}"
+    subject = program_key(manifest.program.command)
     return {
         "bundle": bundle.hash,
         "weights_sha256": bundle.members_sha256,
@@ -170,7 +170,7 @@ def program_facts(
         "files": {name: part.model_dump(mode="json") for name, part in manifest.files.items()},
         "code_version": manifest.code_version,
         "look": manifest.gate.get("look"),
-        "looks_now": registry.evaluations.count_panel(command, PROGRAM),
+        "looks_now": registry.evaluations.count_panel(subject, PROGRAM),
         "score": manifest.gate.get("fresh"),
         "selection": manifest.gate.get("selection"),
         "findings": manifest.gate.get("findings", []),

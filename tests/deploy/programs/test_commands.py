@@ -68,6 +68,7 @@ def test_a_study_is_promoted_shown_verified_and_exported(folder: Path, sweepd: R
     ):
         assert words in shown, words
     facts = json.loads(sweepd("registry", "show", SLOT, "--json"))
+    assert (facts["look"], facts["looks_now"]) == (1, 1)
     assert set(facts["files"]) == {"files/model.bin", "files/deep/empty"}
     assert SLOT in sweepd("registry", "list")
 

@@ -285,6 +285,7 @@ def test_a_changed_missing_or_added_file_of_a_bundle_is_refused_at_load(
     [
         ("python train.py --lr {lr}", "train"),
         ("python -m pkg.train --lr {lr}", "pkg.train"),
+        ("python -m runner pkg.agents:train", "train"),
         ("bash -c 'run {lr}'", "bash"),
         ("./build/solver {lr} {out}/a.txt", "solver"),
         ("env A=1 python scripts/ppo.py", "ppo"),
