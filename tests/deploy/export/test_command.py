@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from tests.deploy.games.players import BAD, GOOD, study_of
 from tests.optimize.objectives.command.programs import command_study, work_on
 from tests.test_study_in_python import GAME
 
+ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = {**GAME, "env": "gym:CartPole-v1", "n_envs": 2}
 
 
@@ -178,7 +180,8 @@ for to in ("sb3", "zoo3", "cleanrl", "json"):
     assert result.exit_code == 0, result.output
 sys.exit("torch" in sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=folder)
+    path = {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=folder, env=os.environ | path)
 
 
 def test_a_program_has_parameters_and_no_policy(
