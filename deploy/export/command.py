@@ -156,5 +156,10 @@ def _write_policy(
         written = write(module, path, source.name)
     except OSError as error:
         raise InputError(f"--out {path} cannot be written ({error.strerror})") from None
+    if getattr(source.spec, "play", "") == "sampled":
+        typer.echo(
+            "the study draws actions from its policies; the file gives the most probable ones",
+            err=True,
+        )
     for file in written:
         typer.echo(str(file))

@@ -155,6 +155,15 @@ def test_what_policies_cannot_be_exported_is_said(
     assert "has not recorded its lr_schedule" in refuse("short#0", "--to", "sb3", *where)
 
 
+def test_a_policy_that_is_played_sampled_is_exported_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study_of(tmp_path / "studies", [GOOD, BAD], play="sampled")
+    where = ("--storage", f"sqlite:///{tmp_path}/studies/studies.db")
+    assert "the most probable ones" in export("short#0", "--to", "torch", *where).stderr
+
+
 def recurrent(push: Any) -> dict[str, torch.Tensor]:
     """A member with a cell before its last layer."""
     generator = torch.Generator().manual_seed(len(push))
