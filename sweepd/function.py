@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +136,22 @@ class Trial(Suggesting):
         """Report what the function returned, as its last value."""
         if value is None and self._last is None:
             raise InputError("the function neither returned a value nor reported one")
+        if isinstance(value, tuple | list):
+            value = self._first_of(value)
         step, last = (1, None) if self._last is None else self._last
         value = last if value is None else float(value)
         if value != last or self._attributes != self._reported:
             self.report(value, step)
+
+    def _first_of(self, values: Sequence[Any]) -> Any:
+        """Keep the values after the first of several, in the order of `--also`; return the first."""
+        names = json.loads(os.environ.get("SWEEPD_ALSO", "[]"))
+        if len(values) != 1 + len(names):
+            has = f"{1 + len(names)}: the objective and {', '.join(names)}" if names else "one"
+            raise InputError(f"the function returned {len(values)} values, and the study has {has}")
+        for name, value in zip(names, values[1:], strict=True):
+            self.set_user_attr(name, float(value))
+        return values[0]
 
     def _stop(self, *_: Any) -> None:
         """Ask the function to end; if it never asks, end it."""

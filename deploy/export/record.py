@@ -10,16 +10,19 @@ from sweepd.deploy.export.source import Source
 
 def described(source: Source) -> str:
     """Return the trial as a JSON object: names and values as its study recorded them."""
-    spec, record = source.spec, source.record
+    spec, record, values = source.spec, source.record, source.trial.values
     found: dict[str, Any] = {
         "study": source.study,
         "trial": source.trial.number,
         "state": source.trial.state.name,
-        "value": source.trial.value,
+        "value": values[0] if values else None,
         "seed": record.seed,
         "environment": spec.environment,
         "budget": spec.budget,
     }
+    if spec.several:
+        names = [value.name for value in spec.values]
+        found["values"] = dict(zip(names, values or (), strict=False))
     if source.of_program:
         return _text(found | {"params": record.learner_params})
     found |= {

@@ -10,6 +10,7 @@ from typing import Any
 from sweepd.deploy.export.sb3_terms import CLASSES, SB3, Code, Schedule
 from sweepd.deploy.export.source import GYM, Source
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.configurations import first_value
 
 # Functions that a script needs for some values, by name.
 _FUNCTIONS = {
@@ -158,7 +159,7 @@ def zoo_notes(source: Source) -> list[str]:
 
 
 def _title(source: Source) -> str:
-    value = source.trial.value
+    value = first_value(source.trial)
     reached = "" if value is None else f", value {value:.6g}"
     return (
         f"Trial {source.trial.number} of study {source.study}: {source.algorithm} on "

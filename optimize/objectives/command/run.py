@@ -174,6 +174,9 @@ class CommandRun(Run[CommandTraining]):
         }
         threads = max(1, cpu_count() // self.jobs)
         variables = {f"SWEEPD_{name.upper()}": str(value) for name, value in known.items()}
+        if self.spec.several:
+            further = [value.name for value in self.spec.values[1:]]
+            variables["SWEEPD_ALSO"] = json.dumps(further)
         variables |= {"SWEEPD_PARAMS": params, "PYTHONUNBUFFERED": "1"}
         if "OMP_NUM_THREADS" not in os.environ:
             variables["OMP_NUM_THREADS"] = str(threads)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 import sweepd
@@ -54,6 +55,10 @@ def climbs(trial):
 def only_returns(trial):
     trial.suggest_float("lr", 0.0, 1.0)
     return 1.0
+
+def several(trial):
+    lr = trial.suggest_float("lr", 0.0, 1.0)
+    return lr, lr**2
 
 def never_asks(trial):
     trial.report(1.0, 1)
@@ -144,6 +149,34 @@ def test_a_study_of_a_function(folder: Path, capsys: pytest.CaptureFixture[str])
     )
     assert "--env python:functions_here:train has changed since study train" in done.stdout
     assert "calling" not in done.stdout
+
+
+def test_a_function_may_return_several_values(folder: Path) -> None:
+    import functions_here
+
+    study = sweepd.create_study(
+        objective=functions_here.several, also=["minimize:cost"], n_trials=3, fresh_seeds=0, seeds=1
+    )
+    assert study.run()
+    frame = study.trials()
+    assert (frame["values_cost"] == frame["params_lr"] ** 2).all()
+    assert (frame["value"] == frame["params_lr"]).all()
+    assert sorted(study.best_trials) == [0, 1, 2]
+    assert study.optuna.directions == [
+        optuna.study.StudyDirection.MAXIMIZE,
+        optuna.study.StudyDirection.MINIMIZE,
+    ]
+    handle = command_study(
+        folder,
+        "",
+        environment="python:functions_here:several",
+        params=PARAMS,
+        constraints=("a<=1",),
+    )
+    work_on(handle, 1)
+    [trial] = handle.trials()
+    reason = TrialRecord.from_attributes(trial.user_attrs).reason or ""
+    assert "the function returned 2 values, and the study has one" in reason
 
 
 def test_pruned_functions_are_asked_to_end_and_save(folder: Path) -> None:
