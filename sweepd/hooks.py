@@ -40,7 +40,8 @@ def create_study(name: str | None = None, **settings: Any) -> Study:
             `search_space={"learning_rate": sweepd.log_float(1e-5, 1e-2)}`, `gpu="cpu"`,
             `runs_dir="runs"`. Units and defaults are those of the flags. Flags that need a process
             of their own are refused. Besides, there are
-            `env`: also a class or function that makes an environment, with `env_kwargs`;
+            `env`: also a class or function that makes an environment, with `env_kwargs` and
+            `wrappers`;
             `search_space`: also parameters by name, or a function of an Optuna trial;
             `objective`: also a training function, which takes a `sweepd.Trial`;
             `callbacks`: a list of `sweepd.Callback`.

@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from sweepd.envs.external.sources import GYM, LIMIT, VECTOR
+from sweepd.envs.external.wrappers import WRAPPERS
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.naming import IMPORTING, MAIN, import_paths, main_name, object_name
 
@@ -115,22 +116,49 @@ def _registering(env_id: str, module: str) -> str | None:
     return found[-1].removeprefix("found:") if found else None
 
 
+def wrapper_texts(wrappers: Sequence[Any]) -> list[str]:
+    """Return wrappers as `--wrapper` takes them, the innermost first.
+
+    Args:
+        wrappers: names; classes or functions that take an environment; or pairs of one of these and
+            a dict of its keyword arguments.
+
+    Raises:
+        InputError: another process could not import one; the message says what to do.
+    """
+    names = {made: name for name, made in WRAPPERS.items()}
+    texts = []
+    for index, given in enumerate(wrappers):
+        what = f"wrappers[{index}]"
+        made, kwargs = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
+        if not (isinstance(made, str) or callable(made)) or not isinstance(kwargs, Mapping):
+            raise InputError(
+                f"{what} = {given!r} is no wrapper: pass a class or function that takes an "
+                "environment, or a pair of it and a dict of its arguments"
+            )
+        name = made if isinstance(made, str) else names.get(made) or object_name(what, made)
+        texts.append(f"{name} {json_text(what, kwargs)}" if kwargs else name)
+    return texts
+
+
+def json_text(what: str, value: Any) -> str:
+    """Return a value as JSON. Raises InputError if it cannot be. what: for the message."""
+    try:
+        return json.dumps(value, default=_plain)
+    except TypeError:
+        raise InputError(
+            f"{what} = {value!r} cannot be recorded; arguments are numbers, text, true, false, and "
+            "lists and dicts of them: write a function that makes the rest"
+        ) from None
+
+
 def parameter_texts(kwargs: Mapping[str, Any]) -> list[str]:
     """Return arguments of an environment as `--env-param` takes them.
 
     Raises:
         InputError: an argument cannot be written as JSON.
     """
-    texts = []
-    for name, value in kwargs.items():
-        try:
-            texts.append(f"{name}={json.dumps(value, default=_plain)}")
-        except TypeError:
-            raise InputError(
-                f"env_kwargs: {name} = {value!r} cannot be recorded; arguments are numbers, text, "
-                "true, false, and lists and dicts of them: write a function that makes the rest"
-            ) from None
-    return texts
+    return [f"{name}={json_text(f'env_kwargs: {name}', value)}" for name, value in kwargs.items()]
 
 
 def _plain(value: Any) -> Any:

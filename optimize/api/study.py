@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 import pandas as pd
 
-from sweepd.envs.external.objects import environment_name, parameter_texts
+from sweepd.envs.external.objects import environment_name, parameter_texts, wrapper_texts
 from sweepd.envs.support.database_url import STORAGE_VARIABLE
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.flags import read_flags
@@ -308,6 +308,8 @@ def _as_flags(settings: dict[str, Any]) -> dict[str, Any]:
         raise InputError(f"env_kwargs = {kwargs!r} is not a dict of arguments by name")
     if settings.get("env") is not None:
         settings["env"], kwargs = environment_name(settings["env"], kwargs)
+    if isinstance(settings.get("wrappers"), list | tuple):
+        settings["wrappers"] = wrapper_texts(settings["wrappers"])
     if kwargs:
         settings["env_param"] = [*(settings.get("env_param") or ()), *parameter_texts(kwargs)]
     return settings

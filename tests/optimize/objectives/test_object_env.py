@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import sweepd
-from sweepd.envs.external.objects import environment_name, parameter_texts
+import sweepd.wrappers
+from sweepd.envs.external.objects import environment_name, parameter_texts, wrapper_texts
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.stored import FLAGS_KEY
 from tests.envs.external.samples import Counter, Drawn
@@ -199,3 +200,50 @@ def test_arguments_are_recorded_as_json() -> None:
         parameter_texts({"f": object()})
     with pytest.raises(InputError, match="env_kwargs = 3 is not a dict"):
         sweepd.create_study("s", env="cartpole", env_kwargs=3)
+
+
+WRAPPED = """
+class Halved(gymnasium.ObservationWrapper):
+    def __init__(self, env, factor=0.5):
+        super().__init__(env)
+        self.factor = factor
+    def observation(self, observation):
+        return np.float32(self.factor) * observation
+"""
+
+
+def test_wrappers_are_recorded_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "walk_env.py").write_text(ENV + WRAPPED)
+    monkeypatch.syspath_prepend(str(folder))
+    import walk_env
+
+    given = [
+        "flatten",
+        sweepd.wrappers.flatten,
+        (walk_env.Halved, {"factor": 0.1}),
+        walk_env.Halved,
+    ]
+    study = sweepd.create_study("walk", env=walk_env.Walk, wrappers=given, n_trials=1, **SMALL)
+    texts = ["flatten", "flatten", 'walk_env:Halved {"factor": 0.1}', "walk_env:Halved"]
+    assert spec(study).env["wrappers"] == texts
+    assert study.run()
+    sweepd.create_study("walk", env="walk_env:Walk", wrappers=texts)  # as the command line
+    with pytest.raises(InputError, match="and now it is"):
+        sweepd.create_study("walk", wrappers=["flatten"])
+    assert wrapper_texts([("frame-stack", {"frames": np.int64(4)})]) == [
+        'frame-stack {"frames": 4}'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        (lambda env: env, r"wrappers\[0\]: a lambda has no name"),
+        (Counter(), r"wrappers\[0\] = .* is no wrapper: pass a class or function that takes"),
+        (("flatten", 3), "is no wrapper: .* or a pair of it and a dict of its arguments"),
+        (("flatten", {"a": object()}), r"wrappers\[0\] = .* cannot be recorded"),
+    ],
+)
+def test_what_is_no_wrapper_is_refused(wrapper: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sweepd.create_study("s", env="gym:CartPole-v1", wrappers=[wrapper])
