@@ -94,6 +94,15 @@ def player(make: Any, **shape: Any) -> tuple[ExternalVecEnv, FrozenPolicy, Space
     return env, policy, SpacePolicy(policy, SpaceCodec.of(env._what), "ppo")
 
 
+def check_type(action: Any, space: spaces.Space[Any], batch: tuple[int, ...]) -> None:
+    """Check that an action is of the type that environments use without converting it."""
+    if isinstance(space, spaces.Discrete) and not batch:
+        assert type(action) is int
+    elif isinstance(space, spaces.Box | spaces.Discrete):
+        assert action.shape == (*batch, *(space.shape or ()))
+        assert np.issubdtype(action.dtype, np.integer if space.shape == () else space.dtype)
+
+
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -118,6 +127,7 @@ def test_actions_in_a_plain_environment_score_as_the_evaluation(
         while not over:
             action = outside.action(observation, info)
             assert plain.action_space.contains(action), action
+            check_type(action, plain.action_space, ())
             observation, reward, terminated, truncated, info = plain.step(action)
             total, steps, over = total + reward, steps + 1, terminated or truncated
         assert steps == judged.lengths[0, game]
@@ -129,6 +139,7 @@ def test_actions_in_a_plain_environment_score_as_the_evaluation(
     totals, alive = np.zeros(GAMES), np.ones(GAMES, bool)
     for _ in range(STEPS):
         actions = outside.action(observations, infos)
+        check_type(actions, plain.action_space, (GAMES,))
         observations, rewards, terminated, truncated, infos = vector.step(actions)
         totals += np.where(alive, rewards, 0.0)
         alive &= ~(terminated | truncated)
