@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,6 @@ def test_a_halt_that_sells_covers_short_positions(tmp_path: Path) -> None:
 def test_venues_without_shorts_refuse_the_bundle(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), wild_bars(), FIRST)
     flags = LiveFlags(broker="alpaca", feed="alpaca")
-    parts = TraderParts.__new__(TraderParts)
-    parts._flags = flags
+    parts = TraderParts(SLOT, world.registry, flags, world.bundle, print, threading.Event())
     with pytest.raises(InputError, match="was trained with --allow-short: use --broker sim"):
         parts.broker(world.bundle)
