@@ -96,7 +96,9 @@ class ParallelFromTuples:
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         """Raises InputError if the spaces of observations and actions are not one per agent."""
         if not isinstance(env, gymnasium.Env):
-            raise InputError(f"the wrapper agents is for a gymnasium.Env, and got a {type(env)}")
+            raise InputError(
+                f"the wrapper agents is for a gymnasium.Env, and got a {type(env).__name__}"
+            )
         observations: Any = env.observation_space
         actions: Any = env.action_space
         if not agents_of(actions) or agents_of(observations) != agents_of(actions):

@@ -30,7 +30,8 @@ class WildEnv:
 
 
 _CLASSIC = ("pettingzoo[classic]",)
-_SISL = ("pettingzoo[sisl]",)
+# Newer releases of PettingZoo have no waterworld; its extra sisl would also build Box2D.
+_WATERWORLD = ("pettingzoo<1.26", "pymunk<7")
 _ALE = ("ale-py", "opencv-python-headless")
 _ATARI_WRAPPERS = (
     *("--wrapper", 'gymnasium.wrappers:AtariPreprocessing {"frame_skip": 4}'),
@@ -177,7 +178,7 @@ WILD_ENVS = (
     WildEnv("procgen2", ("procgen2",), "made:CoinRun", module=_PROCGEN),
     WildEnv("rware", ("rware",), "gym:rware:rware-tiny-2ag-v2"),
     WildEnv("lbforaging", ("lbforaging",), "gym:lbforaging:Foraging-8x8-2p-1f-v3"),
-    WildEnv("waterworld", _SISL, "pettingzoo:pettingzoo.sisl.waterworld_v4"),
+    WildEnv("waterworld", _WATERWORLD, "pettingzoo:pettingzoo.sisl.waterworld_v4"),
     WildEnv(
         "cooperative_pong",
         ("pettingzoo[butterfly]",),
