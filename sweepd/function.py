@@ -196,7 +196,7 @@ def load_function(name: str) -> Callable[[Any], Any]:
     """Import a training function, telling its script that it is only imported."""
     os.environ[IMPORTING] = "1"
     try:
-        found: Callable[[Any], Any] = resolve("objective", name).made
+        found: Callable[[Any], Any] = resolve("function", name).made
     finally:
         del os.environ[IMPORTING]
     return found

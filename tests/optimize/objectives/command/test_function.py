@@ -308,10 +308,7 @@ def test_a_package_can_register_a_training_function(
 ) -> None:
     files = {"registered_kit.py": TEXT}
     install(
-        folder / "site",
-        "function-kit",
-        files,
-        {"sweepd.function": {"own": "registered_kit:train"}},
+        folder / "site", "function-kit", files, {"sweepd.function": {"own": "registered_kit:train"}}
     )
     monkeypatch.syspath_prepend(str(folder / "site"))
     study = sweepd.create_study(env="python:own", n_trials=2, fresh_seeds=0, seeds=1)
