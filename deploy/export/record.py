@@ -34,7 +34,9 @@ def described(source: Source) -> str:
         spec.algorithm.partition(":")[0]: record.learner_params,
     }
     described = json.loads(spec.to_json())
-    found |= {name: described[name] for name in ("running_scale", "curriculum") if name in described}
+    found |= {
+        name: described[name] for name in ("running_scale", "curriculum") if name in described
+    }
     if data := described.get("data"):
         found |= {name: data[name] for name in ("timeframe", "tickers")}
     return _text(found)
