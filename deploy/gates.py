@@ -19,7 +19,8 @@ from sweepd.deploy.registry.bundle_files import (
     read_bundle,
 )
 from sweepd.deploy.registry.registry import Registry
-from sweepd.optimize.study.record.stored import CRYPTO, is_command
+from sweepd.optimize.study.record.programs import is_command
+from sweepd.optimize.study.record.specs import CRYPTO
 
 if TYPE_CHECKING:
     from sweepd.deploy.promotion.gate import Gate

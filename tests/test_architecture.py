@@ -268,10 +268,10 @@ def test_the_database_of_studies_is_opened_in_two_modules() -> None:
 def test_keys_of_study_and_trial_attributes_are_defined_once() -> None:
     """What `optimize` writes into a study and `deploy` reads is named in one module."""
     key = re.compile(r"""["']sweepd:[a-z{]""")
-    record = ROOT / "optimize/study/record/stored.py"
+    record = ROOT / "optimize/study/record/keys.py"
     for path in SOURCES:
         found = path != record and key.search(path.read_text())
-        assert not found, f"{path.relative_to(ROOT)} names {found.group()}…: use {RECORD}.stored"
+        assert not found, f"{path.relative_to(ROOT)} names {found.group()}…: use {RECORD}.keys"
 
 
 # Packages of deploy that are a kind of study each, and the modules outside of them that are about

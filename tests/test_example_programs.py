@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import Running
 from tests.optimize.study_files import open_handle, wait_for

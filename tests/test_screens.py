@@ -32,7 +32,7 @@ from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.frame import comparison_frame, trials_frame
 from sweepd.optimize.study.insight.parameters import frontier
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import register_worker
 from sweepd.optimize.study.study import StudyHandle

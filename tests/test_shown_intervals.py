@@ -50,7 +50,9 @@ from sweepd.optimize.cli.status import show, study_status
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation, judge_episodes
 from sweepd.optimize.objectives.games.experiment import draw_returns, episode_frame
 from sweepd.optimize.study.record.configurations import Configuration
-from sweepd.optimize.study.record.stored import GameSpec, TrialRecord, rung_interval
+from sweepd.optimize.study.record.keys import rung_interval
+from sweepd.optimize.study.record.specs import GameSpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle, create_study
 from sweepd.optimize.worker.run_report import report_table, run_report, write_run_report
 from sweepd.optimize.worker.summary import print_summary

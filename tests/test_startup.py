@@ -23,7 +23,7 @@ from sweepd.commands import COMMANDS, CommandTable, UnloadedCommand, build_app
 from sweepd.envs.support.errors import INTERRUPTED
 from sweepd.envs.support.loading import begin_loading, end_loading, loading
 from sweepd.optimize.study.record.fresh import run_name
-from sweepd.optimize.study.record.stored import ORIGIN_KEY
+from sweepd.optimize.study.record.keys import ORIGIN_KEY
 from tests.deploy.builders import FakeStudy
 from tests.deploy.dashboard.studies import filled_study
 from tests.deploy.dashboard.synthetic import bundles, fill

@@ -17,7 +17,7 @@ import sweepd
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
-from sweepd.optimize.study.record.stored import FLAGS_KEY
+from sweepd.optimize.study.record.keys import FLAGS_KEY
 from tests.optimize.conftest import SPACE
 
 GAME: dict[str, Any] = {

@@ -27,7 +27,7 @@ from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.trial_run import RunRequest
 from tests.test_study_in_python import GAME, MARKET

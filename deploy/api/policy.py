@@ -21,7 +21,8 @@ from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.external.wrapping import wrap
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
+from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.record.trials import TrialRecord
 
 Time = str | pd.Timestamp  # without a zone: UTC
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 
 GYM = "gym:"  # before the id of a Gymnasium environment
 # Fields of a shape that a search space may leave out, with their values then.

@@ -36,8 +36,10 @@ from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.gymnasium_view import codec_of
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.keys import LEAGUE_REPORT
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import LEAGUE_REPORT, GameSpec, Play, TrialRecord
+from sweepd.optimize.study.record.specs import GameSpec, Play
+from sweepd.optimize.study.record.trials import TrialRecord
 
 
 class LeagueMember(NamedTuple):

@@ -46,7 +46,7 @@ from sweepd.deploy.registry.slots import slot_name
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.games.pairings import Entrant
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import Play
+from sweepd.optimize.study.record.specs import Play
 
 GAMES = 100  # default size of a panel
 DUELS = 400  # of one in a game of two players, against each opponent

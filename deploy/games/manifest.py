@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest
 from sweepd.envs.support.validation import StrictModel
-from sweepd.optimize.study.record.stored import Play
+from sweepd.optimize.study.record.specs import Play
 
 FORMAT: Final = "sweepd-game"
 Scalars = dict[str, bool | int | float | str | None]

@@ -20,7 +20,7 @@ from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
 from sweepd.envs.games.pairings import Entrant
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import Play
+from sweepd.optimize.study.record.specs import Play
 
 Act = Callable[[Tensor], Tensor]
 

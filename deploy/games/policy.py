@@ -13,7 +13,7 @@ from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.gymnasium_view import codec_of
-from sweepd.optimize.study.record.stored import GameSpec
+from sweepd.optimize.study.record.specs import GameSpec
 
 
 def codec(policy: TrialPolicy) -> SpaceCodec:

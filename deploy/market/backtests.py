@@ -25,7 +25,7 @@ from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
 from sweepd.envs.crypto.scoring.luck import Moments
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades
 from sweepd.envs.crypto.scoring.selection import PATHS_FILE, Deflation, TrialReturns, read_columns
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 
 Array = NDArray[np.float64]
 

@@ -49,7 +49,8 @@ from sweepd.envs.crypto.scoring.metrics import Metrics
 from sweepd.envs.crypto.scoring.selection import median_path
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import CryptoSpec, TrialRecord
+from sweepd.optimize.study.record.specs import CryptoSpec
+from sweepd.optimize.study.record.trials import TrialRecord
 
 
 class MarketStudy(GateStudy):

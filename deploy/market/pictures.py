@@ -29,7 +29,7 @@ from sweepd.envs.crypto.splits import window_of
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.record.spans import study_splits
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 
 Array = NDArray[np.float64]
 OWN, EQUAL, CHAMPION, LUCK, GOOD, BAD = (

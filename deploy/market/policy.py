@@ -18,7 +18,7 @@ from sweepd.envs.crypto.splits import Window
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.spans import holdout_times
-from sweepd.optimize.study.record.stored import CryptoSpec
+from sweepd.optimize.study.record.specs import CryptoSpec
 
 Time = str | pd.Timestamp  # without a zone: UTC
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
 from sweepd.deploy.promotion.flags import Weights
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 
 Array = NDArray[np.float64]
 

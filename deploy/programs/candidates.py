@@ -37,7 +37,8 @@ from sweepd.envs.support.invocation import program
 from sweepd.optimize.study.record.configurations import Configuration, violations
 from sweepd.optimize.study.record.fresh import fresh_runs, run_name
 from sweepd.optimize.study.record.reader import StudyReader, judged_trials
-from sweepd.optimize.study.record.stored import CommandSpec, TrialRecord
+from sweepd.optimize.study.record.specs import CommandSpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.record.values import broken_words
 
 

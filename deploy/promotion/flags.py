@@ -10,7 +10,7 @@ import typer
 
 from sweepd.deploy.registry.flags import AsJson
 from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
-from sweepd.optimize.study.record.stored import Play
+from sweepd.optimize.study.record.specs import Play
 
 Weights = Literal["equal", "fold-score"]  # how the shares of an ensemble's trials are chosen
 

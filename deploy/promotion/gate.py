@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # they import torch or pandas
 
     from sweepd.agents.policy.frozen import FrozenPolicy
     from sweepd.envs.external.codec import SpaceCodec
-    from sweepd.optimize.study.record.stored import StudySpec
+    from sweepd.optimize.study.record.specs import StudySpec
 
 StudyT = TypeVar("StudyT", bound=GateStudy)
 Result: TypeAlias = GateResult[CandidateT, ScoreT, BundleT]

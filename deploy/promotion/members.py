@@ -10,7 +10,7 @@ from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.deploy.promotion.studies import GateStudy, scored_weights
 from sweepd.deploy.registry.bundle_files import read_members
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.study.record.configurations import first_value, violations
 from sweepd.optimize.study.record.database import UNUSABLE, open_to_read, storage_url, unusable
 from sweepd.optimize.study.record.reader import StudyReader, judged_trials
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.record.values import broken_words, rule_words
 
 

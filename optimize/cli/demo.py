@@ -11,7 +11,8 @@ from sweepd.envs.crypto.data.bars import load_bars, write_bars
 from sweepd.envs.crypto.data.demo_market import DEMO_BARS, make_demo_market
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.table import objective_of
-from sweepd.optimize.study.record.stored import CRYPTO, is_command
+from sweepd.optimize.study.record.programs import is_command
+from sweepd.optimize.study.record.specs import CRYPTO
 from sweepd.optimize.study.settings.study import StudySettings
 
 # Values of flags that are not given. The demo is the smallest study known to learn the market's

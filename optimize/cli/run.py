@@ -18,7 +18,7 @@ from sweepd.optimize.cli.run_config import read_config
 from sweepd.optimize.cli.train import open_requested
 from sweepd.optimize.objectives.members.weights import weights_file
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.tracker import check_trackers
 from sweepd.optimize.worker.lifecycle import work

@@ -38,9 +38,9 @@ from sweepd.optimize.study.record.database import (
 )
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.frontier import frontier_lines, frontier_of
+from sweepd.optimize.study.record.keys import TOTAL_KEY
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED, TrialRow
-from sweepd.optimize.study.record.stored import TOTAL_KEY
 from sweepd.optimize.study.recovery.registration import (
     GRACE_SECONDS,
     GpuUse,

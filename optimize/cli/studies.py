@@ -22,8 +22,8 @@ from sweepd.optimize.study.frame import comparison_frame, studies_frame, trials_
 from sweepd.optimize.study.insight.comparison import spec_differences
 from sweepd.optimize.study.prior import refuse_seen_holdout
 from sweepd.optimize.study.record.database import open_to_read, storage_url
+from sweepd.optimize.study.record.keys import source_key
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import source_key
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, list_workers
 from sweepd.optimize.study.study import StudyHandle
 

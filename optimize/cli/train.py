@@ -30,8 +30,9 @@ from sweepd.optimize.objectives.run import Run
 from sweepd.optimize.objectives.table import check_request, objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
+from sweepd.optimize.study.record.keys import TOTAL_KEY
+from sweepd.optimize.study.record.programs import is_command
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import TOTAL_KEY, is_command
 from sweepd.optimize.study.recovery.registration import leave, register_worker
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle

@@ -22,7 +22,7 @@ from torch import Tensor
 from sweepd.agents.policy.frozen import save_members
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, equity
 from sweepd.envs.support.files import write_atomic
-from sweepd.optimize.study.record.stored import RecordedFile
+from sweepd.optimize.study.record.trials import RecordedFile
 
 ARTIFACTS = "artifacts"
 PREFIX = "artifacts:"  # of the attributes that optuna-dashboard reads

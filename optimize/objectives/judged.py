@@ -13,7 +13,7 @@ from sweepd.optimize.objectives.objective import Objective
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.record.configurations import PBT, RACE
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.record.values import BALANCED, FIRST, Constraint, Value
 
 CHOICES = (BALANCED, FIRST)

@@ -21,7 +21,7 @@ from sweepd.envs.games.curriculum import Curriculum
 from sweepd.envs.support.plugins import Plugin
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Run
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 

@@ -23,9 +23,10 @@ from sweepd.envs.crypto.scoring.selection import (
     read_excess,
     verdict_text,
 )
+from sweepd.optimize.study.record.programs import is_command
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.spans import study_splits
-from sweepd.optimize.study.record.stored import CryptoSpec, is_command
+from sweepd.optimize.study.record.specs import CryptoSpec
 
 CountLooks = Callable[[StudyReader], int]  # number of evaluations on a study's hold-out so far
 MEASURABLE = 2  # complete trials from which their dependence can be measured

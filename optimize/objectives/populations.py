@@ -10,7 +10,8 @@ from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.fit import most_envs
 from sweepd.optimize.study.record.configurations import PBT
-from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, is_command
+from sweepd.optimize.study.record.programs import is_command
+from sweepd.optimize.study.record.specs import CRYPTO, StudySpec
 from sweepd.optimize.study.sampling.evolution import FEWEST
 from sweepd.optimize.study.sampling.samplers import AUTO
 from sweepd.optimize.study.space.parsing import space_source

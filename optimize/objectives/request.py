@@ -15,7 +15,7 @@ from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.games.curriculum import Curriculum
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
-from sweepd.optimize.study.record.stored import CRYPTO, Play
+from sweepd.optimize.study.record.specs import CRYPTO, Play
 from sweepd.optimize.study.settings.market import CostSettings
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings

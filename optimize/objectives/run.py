@@ -18,7 +18,9 @@ import torch
 
 from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.study.checkpoint import Checkpoint
-from sweepd.optimize.study.record.stored import RecordedFile, StudySpec, TrialRecord, rung_key
+from sweepd.optimize.study.record.keys import rung_key
+from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
 

@@ -16,8 +16,8 @@ from sweepd.optimize.objectives.objective import Objective
 from sweepd.optimize.objectives.populations import check_population
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.configurations import SEARCHES
-from sweepd.optimize.study.record.programs import is_function
-from sweepd.optimize.study.record.stored import CRYPTO, StudySpec, is_command
+from sweepd.optimize.study.record.programs import is_command, is_function
+from sweepd.optimize.study.record.specs import CRYPTO, StudySpec
 from sweepd.optimize.study.sampling.pruners import PRUNERS, make_pruner
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS, make_sampler
 from sweepd.optimize.study.settings.common import CommonSettings

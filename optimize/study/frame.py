@@ -13,15 +13,11 @@ from sweepd.optimize.study.insight.comparison import summary
 from sweepd.optimize.study.population import schedule_record
 from sweepd.optimize.study.record.configurations import feasible, violations
 from sweepd.optimize.study.record.database import StudyDatabase, our_studies
+from sweepd.optimize.study.record.keys import CREATED_KEY, TOTAL_KEY, is_ours
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED
-from sweepd.optimize.study.record.stored import (
-    CREATED_KEY,
-    TOTAL_KEY,
-    StudySpec,
-    TrialRecord,
-    is_ours,
-)
+from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.record.trials import TrialRecord
 
 STUDY_COLUMNS = (
     "study",

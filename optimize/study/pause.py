@@ -13,8 +13,8 @@ from sweepd.envs.support.account import user_name
 from sweepd.envs.support.periodic_thread import PeriodicThread
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.record.keys import PAUSE_KEY
 from sweepd.optimize.study.record.optuna_tables import study_attributes
-from sweepd.optimize.study.record.stored import PAUSE_KEY
 
 LOOK_SECONDS = 2.0
 

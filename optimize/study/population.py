@@ -13,8 +13,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.support.formatting import value_text
 from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.record.keys import CHANGES_KEY, rung_key
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import CHANGES_KEY, rung_key
 from sweepd.optimize.study.sampling.evolution import (
     Change,
     Stretch,

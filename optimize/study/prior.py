@@ -24,7 +24,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.record.configurations import RACE, Selection
 from sweepd.optimize.study.record.spans import holdout_times, unseen_from
-from sweepd.optimize.study.record.stored import CryptoSpec, StudySpec
+from sweepd.optimize.study.record.specs import CryptoSpec, StudySpec
 from sweepd.optimize.study.sampling.prior import Known
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import SearchSpace

@@ -9,7 +9,7 @@ from typing import Any
 
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
 
 # A trial trains one member per fold: more than MANY_FOLDS give a warning, more than MOST_FOLDS
 # are refused.

@@ -24,10 +24,7 @@ from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.folder import recorded_folder
-from sweepd.optimize.study.record.optuna_tables import add_study
-from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.rows import FINISHED
-from sweepd.optimize.study.record.stored import (
+from sweepd.optimize.study.record.keys import (
     CHANGES_KEY,
     CHECKPOINT_KEY,
     CREATED_KEY,
@@ -39,9 +36,12 @@ from sweepd.optimize.study.record.stored import (
     REASON_KEY,
     SPEC_KEY,
     UID_KEY,
-    StudySpec,
     source_key,
 )
+from sweepd.optimize.study.record.optuna_tables import add_study
+from sweepd.optimize.study.record.reader import StudyReader
+from sweepd.optimize.study.record.rows import FINISHED
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.recovery.deaths import is_suspect
 from sweepd.optimize.study.sampling.evolution import Change, changes_of
 from sweepd.optimize.study.sampling.prior import read_known

@@ -41,8 +41,9 @@ from sweepd.optimize.study.prior import (
 )
 from sweepd.optimize.study.record.configurations import PBT
 from sweepd.optimize.study.record.database import study_exists
+from sweepd.optimize.study.record.programs import is_command
 from sweepd.optimize.study.record.rows import FINISHED
-from sweepd.optimize.study.record.stored import StudySpec, code_version, is_command, torch_version
+from sweepd.optimize.study.record.specs import StudySpec, code_version, torch_version
 from sweepd.optimize.study.sampling.pruners import PRUNERS
 from sweepd.optimize.study.sampling.samplers import AUTO, SAMPLERS
 from sweepd.optimize.study.settings.setting import Setting, declared

@@ -21,7 +21,7 @@ from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.fresh import fresh_seeds
-from sweepd.optimize.study.record.stored import TOTAL_KEY
+from sweepd.optimize.study.record.keys import TOTAL_KEY
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import claim_closing, leave, register_worker
 from sweepd.optimize.study.study import StudyHandle

@@ -18,7 +18,8 @@ from sweepd.optimize.study.checkpoint import Checkpoint, write_checkpoint
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.fit import fit_shape
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
+from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle, create_study

@@ -34,7 +34,8 @@ from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.population import schedule_record
-from sweepd.optimize.study.record.stored import CHECKPOINT_KEY, TrialRecord
+from sweepd.optimize.study.record.keys import CHECKPOINT_KEY
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE
 from sweepd.optimize.worker.tracked import finite

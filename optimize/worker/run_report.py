@@ -15,7 +15,7 @@ from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.intervals import Floats, Interval, few_scores, over_seeds
 from sweepd.optimize.objectives.artifacts import attach_files
 from sweepd.optimize.study.record.configurations import first_value
-from sweepd.optimize.study.record.stored import rung_interval, rung_scores
+from sweepd.optimize.study.record.keys import rung_interval, rung_scores
 from sweepd.optimize.study.study import StudyHandle
 
 FILES = ("learning_curves.png", "run.json")

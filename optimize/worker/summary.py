@@ -28,8 +28,10 @@ from sweepd.optimize.study.record.configurations import (
 )
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.frontier import frontier_lines, frontier_of
+from sweepd.optimize.study.record.keys import REASON_KEY
 from sweepd.optimize.study.record.rows import FINISHED
-from sweepd.optimize.study.record.stored import REASON_KEY, GameSpec, StudySpec, TrialRecord
+from sweepd.optimize.study.record.specs import GameSpec, StudySpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.frontier_picture import write_frontier
 from sweepd.optimize.worker.telemetry import Telemetry

@@ -10,7 +10,9 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.optimize.study.record.configurations import violations
-from sweepd.optimize.study.record.stored import StudySpec, TrialRecord, rung_scores
+from sweepd.optimize.study.record.keys import rung_scores
+from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.record.values import broken_words
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE, RUNNING, Picture

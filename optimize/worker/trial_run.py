@@ -27,13 +27,9 @@ from sweepd.optimize.study.population import trial_schedule
 from sweepd.optimize.study.record.configurations import TRIALS, unfinished
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.fresh import run_name
-from sweepd.optimize.study.record.stored import (
-    ORIGIN_KEY,
-    StudySpec,
-    TrialRecord,
-    code_version,
-    torch_version,
-)
+from sweepd.optimize.study.record.keys import ORIGIN_KEY
+from sweepd.optimize.study.record.specs import StudySpec, code_version, torch_version
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.sampling.evolution import Stretch
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings

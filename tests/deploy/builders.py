@@ -43,7 +43,8 @@ from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.splits import CrossValidation, make_splits
 from sweepd.optimize.study.record.data_spec import DataSpec
 from sweepd.optimize.study.record.folder import recorded_folder
-from sweepd.optimize.study.record.stored import FOLDER_KEY, SPEC_KEY, UID_KEY, CryptoSpec
+from sweepd.optimize.study.record.keys import FOLDER_KEY, SPEC_KEY, UID_KEY
+from sweepd.optimize.study.record.specs import CryptoSpec
 
 START = 1_577_836_800
 HIDDEN = (8, 8)

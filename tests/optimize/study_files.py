@@ -11,7 +11,7 @@ from typing import Any
 
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.study import StudyHandle, create_study
 
 KEPT = (

@@ -19,7 +19,7 @@ from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.command.reports import tail_text
 from sweepd.optimize.objectives.command.words import split_words
 from sweepd.optimize.objectives.objective import Say
-from sweepd.optimize.study.record.stored import CommandSpec
+from sweepd.optimize.study.record.specs import CommandSpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.objects import SPACE
 

@@ -19,8 +19,8 @@ from sweepd.optimize.objectives.command.words import check_names, check_program,
 from sweepd.optimize.objectives.objective import Objective, Say
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.record.configurations import RACE
-from sweepd.optimize.study.record.programs import command_of
-from sweepd.optimize.study.record.stored import COMMAND, CommandSpec
+from sweepd.optimize.study.record.programs import COMMAND, command_of
+from sweepd.optimize.study.record.specs import CommandSpec
 from sweepd.optimize.study.settings.command import CommandSettings
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import space_source

@@ -37,14 +37,10 @@ from sweepd.optimize.objectives.command.words import filled_in
 from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
 from sweepd.optimize.study.checkpoint import Checkpoint, MemberState
+from sweepd.optimize.study.record.keys import interval_key
 from sweepd.optimize.study.record.programs import is_function
-from sweepd.optimize.study.record.stored import (
-    CommandSpec,
-    RecordedFile,
-    StudySpec,
-    TrialRecord,
-    interval_key,
-)
+from sweepd.optimize.study.record.specs import CommandSpec, StudySpec
+from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 
 POLL_SECONDS = 0.05  # between two looks at the reports

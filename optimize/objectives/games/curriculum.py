@@ -19,7 +19,7 @@ from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.phase_files import parse_curriculum
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import GameSpec
+from sweepd.optimize.study.record.specs import GameSpec
 
 
 def spec_curriculum(spec: GameSpec) -> Curriculum | None:

@@ -23,13 +23,9 @@ from sweepd.envs.support.intervals import (
 from sweepd.optimize.objectives.games.duels import opponent_metrics
 from sweepd.optimize.objectives.games.judging import EpisodeObjective, Infos
 from sweepd.optimize.objectives.run import Evaluation
-from sweepd.optimize.study.record.stored import (
-    GameSpec,
-    StudySpec,
-    TrialRecord,
-    blocks_key,
-    interval_key,
-)
+from sweepd.optimize.study.record.keys import blocks_key, interval_key
+from sweepd.optimize.study.record.specs import GameSpec, StudySpec
+from sweepd.optimize.study.record.trials import TrialRecord
 
 # Metrics of every game, and of games that are small enough to enumerate.
 NUMBERS = ("mean", "deviation", "worst", "length", "at_limit")

@@ -55,7 +55,8 @@ from sweepd.optimize.objectives.games.phased_training import (
 )
 from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
 from sweepd.optimize.study.checkpoint import State
-from sweepd.optimize.study.record.stored import GameSpec, RecordedFile
+from sweepd.optimize.study.record.specs import GameSpec
+from sweepd.optimize.study.record.trials import RecordedFile
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import StudyHandle

@@ -45,7 +45,8 @@ from sweepd.optimize.objectives.games.duels import draw_duels
 from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
 from sweepd.optimize.objectives.games.phased_training import LeaguePlayer
 from sweepd.optimize.study.database.storage import TrialLost
-from sweepd.optimize.study.record.stored import LEAGUE_KEY, LEAGUE_REPORT, RecordedFile, TrialRecord
+from sweepd.optimize.study.record.keys import LEAGUE_KEY, LEAGUE_REPORT
+from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 
 DEALS = 100  # of every pair, each played in both seatings

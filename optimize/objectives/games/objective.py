@@ -37,7 +37,7 @@ from sweepd.optimize.objectives.objective import Say
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.fit import most_envs
 from sweepd.optimize.study.record.configurations import RACE
-from sweepd.optimize.study.record.stored import MEAN, GameSpec
+from sweepd.optimize.study.record.specs import MEAN, GameSpec
 from sweepd.optimize.study.settings.game import GameSettings
 from sweepd.optimize.study.settings.setting import flag_of
 from sweepd.optimize.study.settings.study import StudySettings

@@ -17,7 +17,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.curriculum import LoadBundle, find_bundles, phase_params
 from sweepd.optimize.objectives.games.phased_opponents import PhasedOpponents
 from sweepd.optimize.objectives.members.experiment import NO_SHAPE
-from sweepd.optimize.study.record.stored import GameSpec
+from sweepd.optimize.study.record.specs import GameSpec
 
 
 class LeaguePlayer(NamedTuple):

@@ -23,7 +23,7 @@ from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.members.measure import typical_shape
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.fit import fit_shape
-from sweepd.optimize.study.record.stored import GameSpec
+from sweepd.optimize.study.record.specs import GameSpec
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan

@@ -28,7 +28,8 @@ from sweepd.optimize.objectives.artifacts import draw_equity, write_trial
 from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.record.spans import study_splits
-from sweepd.optimize.study.record.stored import CryptoSpec, RecordedFile, TrialRecord
+from sweepd.optimize.study.record.specs import CryptoSpec
+from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
 from sweepd.optimize.study.space.search_space import Settings
 
 SHOWN_JUMPS = 8  # accepted ones

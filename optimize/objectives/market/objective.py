@@ -33,7 +33,7 @@ from sweepd.optimize.study.record.bars import (
 )
 from sweepd.optimize.study.record.data_spec import AcceptedJump, DataSpec
 from sweepd.optimize.study.record.spans import study_splits
-from sweepd.optimize.study.record.stored import CRYPTO, CryptoSpec
+from sweepd.optimize.study.record.specs import CRYPTO, CryptoSpec
 from sweepd.optimize.study.settings.market import MarketSettings
 from sweepd.optimize.study.settings.setting import flag_of
 from sweepd.optimize.study.settings.study import StudySettings

@@ -23,7 +23,7 @@ import torch
 from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.core.sizing import cpu_count, out_of_memory, processor_name
 from sweepd.envs.support.measurement_cache import MeasurementCache, cache_dir
-from sweepd.optimize.study.record.stored import code_version
+from sweepd.optimize.study.record.specs import code_version
 
 GAIN = 1.1  # fewer members at once must be faster by this factor to be worth it
 SHORTAGE_LASTS = 86_400.0  # seconds

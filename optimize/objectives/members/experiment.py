@@ -22,7 +22,8 @@ from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.checkpoint import State
-from sweepd.optimize.study.record.stored import RecordedFile, StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.record.trials import RecordedFile
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
 

@@ -34,7 +34,7 @@ from sweepd.optimize.objectives.members.weights import initial_actors
 from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
 from sweepd.optimize.study.checkpoint import Checkpoint, MemberState, State
-from sweepd.optimize.study.record.stored import RecordedFile, TrialRecord
+from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
 

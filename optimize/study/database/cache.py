@@ -10,7 +10,7 @@ from optuna.storages._cached_storage import _CachedStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.optimize.study.database.storage import StudyStorage
-from sweepd.optimize.study.record.stored import is_ours
+from sweepd.optimize.study.record.keys import is_ours
 
 
 class StudyCache(_CachedStorage):

@@ -30,6 +30,7 @@ from sweepd.optimize.study.database.gone import DatabaseFile, StudyGone
 from sweepd.optimize.study.database.patience import Patience, patient
 from sweepd.optimize.study.database.tables import RELEASED, attempts, delete_orphans, make_tables
 from sweepd.optimize.study.record.database import StudyDatabase
+from sweepd.optimize.study.record.keys import UID_KEY
 from sweepd.optimize.study.record.optuna_tables import (
     add_trial,
     changed_rows,
@@ -40,7 +41,6 @@ from sweepd.optimize.study.record.optuna_tables import (
     trial_system_attributes,
     trials,
 )
-from sweepd.optimize.study.record.stored import UID_KEY
 
 
 class TrialLost(Exception):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sweepd.optimize.study.record.rows import TrialRow
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.record.values import broken_words
 
 SHOWN = 3  # trials of whose curves are shown if none is chosen: the best

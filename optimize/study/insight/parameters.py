@@ -10,7 +10,7 @@ import numpy as np
 
 from sweepd.optimize.study.insight.axes import Axis
 from sweepd.optimize.study.record.rows import TrialRow
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
 
 MOST_LINES, BEST_LINES = 240, 40  # more lines hide each other
 MOST_POINTS = 1500

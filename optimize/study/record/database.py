@@ -20,8 +20,8 @@ from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.study.record.folder import RUNS
+from sweepd.optimize.study.record.keys import CREATED_KEY, SPEC_KEY
 from sweepd.optimize.study.record.optuna_tables import has_known_tables, study_attributes, study_ids
-from sweepd.optimize.study.record.stored import CREATED_KEY, SPEC_KEY
 
 # What SQLAlchemy and Optuna raise for a database that cannot be opened.
 UNUSABLE = (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError)

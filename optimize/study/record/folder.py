@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.engine import make_url
 
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import FOLDER_KEY
+from sweepd.optimize.study.record.keys import FOLDER_KEY
 
 RUNS = Path("runs")
 

@@ -13,8 +13,10 @@ from typing import Any
 from sweepd.envs.support.intervals import Interval, between, solved_seeds
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.database import study_exists
+from sweepd.optimize.study.record.keys import rung_interval
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import SeedSpec, TrialRecord, rung_interval
+from sweepd.optimize.study.record.specs import SeedSpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.record.values import broken_words
 
 

@@ -16,17 +16,17 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.configurations import Configuration, leading
 from sweepd.optimize.study.record.database import StudyDatabase, require_study
 from sweepd.optimize.study.record.folder import study_folder
-from sweepd.optimize.study.record.rows import TrialRow, TrialRows, frozen
-from sweepd.optimize.study.record.stored import (
+from sweepd.optimize.study.record.keys import (
     FLAGS_KEY,
     ORIGIN_KEY,
     PRIOR_KEY,
     SPEC_KEY,
     UID_KEY,
-    StudySpec,
     chosen_from,
     is_ours,
 )
+from sweepd.optimize.study.record.rows import TrialRow, TrialRows, frozen
+from sweepd.optimize.study.record.specs import StudySpec
 
 
 class StudyReader:

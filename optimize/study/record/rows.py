@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
 from sweepd.optimize.study.record.database import StudyDatabase
+from sweepd.optimize.study.record.keys import BLOCKS_KEY, is_ours, rung_key
 from sweepd.optimize.study.record.optuna_tables import (
     params_of,
     rungs_of,
@@ -26,13 +27,7 @@ from sweepd.optimize.study.record.optuna_tables import (
     trials,
     values_of,
 )
-from sweepd.optimize.study.record.stored import (
-    BLOCKS_KEY,
-    TrialRecord,
-    is_ours,
-    record_keys,
-    rung_key,
-)
+from sweepd.optimize.study.record.trials import TrialRecord, record_keys
 from sweepd.optimize.study.record.values import CONSTRAINT_PREFIX
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")

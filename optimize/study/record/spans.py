@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sweepd.envs.crypto.data.timeframe import later
 from sweepd.envs.crypto.splits import CrossValidation, Splits, make_splits
-from sweepd.optimize.study.record.stored import CryptoSpec, StudySpec
+from sweepd.optimize.study.record.specs import CryptoSpec, StudySpec
 
 
 def holdout_span(spec: StudySpec) -> tuple[tuple[str, ...], int, int] | None:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from sweepd.optimize.study.record.stored import ATTEMPTS_KEY, CHECKPOINT_KEY
+from sweepd.optimize.study.record.keys import ATTEMPTS_KEY, CHECKPOINT_KEY
 from sweepd.optimize.study.recovery.processes import boot_id
 
 ALONE, TOGETHER, POPULATION = "alone", "in company", "population"  # kinds of evidence

@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import RELEASED, attempts, workers
+from sweepd.optimize.study.record.keys import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
 from sweepd.optimize.study.record.optuna_tables import (
     changed_rows,
     stored_now,
     trial_attributes,
     trials,
 )
-from sweepd.optimize.study.record.stored import ATTEMPTS_KEY, CHECKPOINT_KEY, REASON_KEY
 from sweepd.optimize.study.recovery.deaths import (
     MAX_DEATHS,
     Death,

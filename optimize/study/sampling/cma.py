@@ -14,7 +14,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.optimize.study.record.configurations import broken, first_value
-from sweepd.optimize.study.record.stored import CMA_GENERATION_KEY
+from sweepd.optimize.study.record.keys import CMA_GENERATION_KEY
 from sweepd.optimize.study.sampling.ranges import Range, share, value_at
 
 SIGMA = 0.25  # step size of the first generation; every range has the width 1

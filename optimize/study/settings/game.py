@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sweepd.envs.games.curriculum import MOST_PAST
-from sweepd.optimize.study.record.stored import Play
+from sweepd.optimize.study.record.specs import Play
 from sweepd.optimize.study.settings.seeds import SeedSettings
 from sweepd.optimize.study.settings.setting import Panel, Setting
 

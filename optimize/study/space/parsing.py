@@ -38,7 +38,7 @@ from sweepd.envs.games.phase_files import parse_curriculum
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import read_toml
 from sweepd.envs.support.validation import StrictModel, checked
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.dimension import Dimension

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sweepd.envs.crypto.params import SHORTS, EnvParams
 from sweepd.envs.games.phase_files import CURRICULUM_KEYS
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import COMMAND, CRYPTO, is_command
+from sweepd.optimize.study.record.programs import COMMAND, is_command
+from sweepd.optimize.study.record.specs import CRYPTO
 
 if TYPE_CHECKING:
     from sweepd.agents.algorithms.table import Algorithm

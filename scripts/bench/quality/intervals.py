@@ -39,7 +39,7 @@ import sweepd
 from scripts.bench.harness import benchmark_parser, machine, print_machine, save_results
 from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.envs.support.intervals import Interval, crossed, over_seeds, paired
-from sweepd.optimize.study.record.stored import FLAGS_KEY
+from sweepd.optimize.study.record.keys import FLAGS_KEY
 
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]

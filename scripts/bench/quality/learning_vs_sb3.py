@@ -62,7 +62,7 @@ from sweepd.optimize.objectives.request import game_params
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.fit import fewest_envs
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import GameSpec
+from sweepd.optimize.study.record.specs import GameSpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings

@@ -32,7 +32,7 @@ from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.enqueue import enqueue
 from sweepd.optimize.study.record.configurations import latest, leading
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import GameSpec
+from sweepd.optimize.study.record.specs import GameSpec
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.study import StudyHandle, create_study
 

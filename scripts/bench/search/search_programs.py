@@ -36,7 +36,7 @@ from scripts.bench.search.table_program import nearest
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.database.opening import open_storage
-from sweepd.optimize.study.record.stored import CommandSpec
+from sweepd.optimize.study.record.specs import CommandSpec
 from sweepd.optimize.study.search import Search
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.study import StudyHandle

@@ -33,6 +33,7 @@ from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url, study_exists
+from sweepd.optimize.study.record.keys import rung_key
 from sweepd.optimize.study.record.optuna_tables import (
     rung_values,
     trial_attributes,
@@ -40,7 +41,7 @@ from sweepd.optimize.study.record.optuna_tables import (
     trial_values,
     trials,
 )
-from sweepd.optimize.study.record.stored import TrialRecord, rung_key
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import open_study
 

@@ -20,7 +20,7 @@ from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import install_extra, program
 from sweepd.optimize.study.record.folder import study_folder
-from sweepd.optimize.study.record.stored import FOLDER_KEY
+from sweepd.optimize.study.record.keys import FOLDER_KEY
 from tests.deploy.builders import FakeStudy
 
 Cli = Callable[..., str]

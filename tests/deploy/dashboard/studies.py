@@ -11,7 +11,9 @@ from optuna.trial import TrialState
 
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import StudySpec, TrialRecord, rung_key
+from sweepd.optimize.study.record.keys import rung_key
+from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle, create_study

@@ -26,8 +26,8 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.study.insight.axes import Axis
 from sweepd.optimize.study.insight.parameters import frontier, parallel
+from sweepd.optimize.study.record.keys import CHANGES_KEY
 from sweepd.optimize.study.record.optuna_tables import trial_attributes
-from sweepd.optimize.study.record.stored import CHANGES_KEY
 from sweepd.optimize.study.sampling.evolution import Change
 from sweepd.optimize.study.study import StudyHandle, create_study
 from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served

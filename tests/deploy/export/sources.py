@@ -9,7 +9,7 @@ from optuna.trial import create_trial
 
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.deploy.export.source import NetworkFacts, Source
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from tests.deploy.games.players import spec
 
 SPEC = ("environment", "num_envs", "horizon", "budget", "running_scale", "search")

@@ -17,7 +17,8 @@ from sweepd.deploy.games.candidates import GameStudy
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.games.cartpole import CartPoleParams
 from sweepd.optimize.study.record.folder import recorded_folder
-from sweepd.optimize.study.record.stored import FOLDER_KEY, MEAN, SPEC_KEY, UID_KEY, GameSpec
+from sweepd.optimize.study.record.keys import FOLDER_KEY, SPEC_KEY, UID_KEY
+from sweepd.optimize.study.record.specs import MEAN, GameSpec
 from tests.deploy.builders import SEARCH
 
 ENV = {"max_steps": 60}

@@ -14,7 +14,7 @@ import sweepd.wrappers
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.table import objective_of
-from sweepd.optimize.study.record.stored import GameSpec
+from sweepd.optimize.study.record.specs import GameSpec
 from tests.envs.external.shown import mission
 
 ENV = "tests.envs.external.shown:mission"

@@ -36,7 +36,8 @@ from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import TOTAL_KEY, StudySpec
+from sweepd.optimize.study.record.keys import TOTAL_KEY
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags, resolve_space

@@ -16,7 +16,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.data_spec import AcceptedJump
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import CryptoSpec, StudySpec
+from sweepd.optimize.study.record.specs import CryptoSpec, StudySpec
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import TRAIN, search_app
 

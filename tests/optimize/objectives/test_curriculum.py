@@ -34,7 +34,8 @@ from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import GameSpec, TrialRecord
+from sweepd.optimize.study.record.specs import GameSpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space, preset_text
 from sweepd.optimize.study.space.search_space import Settings

@@ -20,7 +20,7 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.optimize.objectives.games.judging import game_objective
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import check_request
-from sweepd.optimize.study.record.stored import FLAGS_KEY
+from sweepd.optimize.study.record.keys import FLAGS_KEY
 from tests.test_study_in_python import GAME
 
 TEXT = """

@@ -26,7 +26,7 @@ from sweepd.optimize.objectives.run import Interrupted, WorkerHooks
 from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import MEAN, GameSpec, StudySpec
+from sweepd.optimize.study.record.specs import MEAN, GameSpec, StudySpec
 from sweepd.optimize.study.space.parsing import load_space, parse_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject

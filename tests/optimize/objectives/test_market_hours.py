@@ -18,7 +18,7 @@ from sweepd.optimize.objectives.outlook import outlook
 from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.record.spans import holdout_span, study_splits
-from sweepd.optimize.study.record.stored import CryptoSpec, StudySpec
+from sweepd.optimize.study.record.specs import CryptoSpec, StudySpec
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.worker.freeze import draft_spec, reproducing_flags, requested_spec

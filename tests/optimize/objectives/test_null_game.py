@@ -22,7 +22,7 @@ from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import GameSpec
+from sweepd.optimize.study.record.specs import GameSpec
 from sweepd.optimize.worker.summary import print_summary
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases

@@ -17,7 +17,7 @@ import sweepd
 import sweepd.wrappers
 from sweepd.envs.external.objects import environment_name, parameter_texts, wrapper_texts
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.record.stored import FLAGS_KEY
+from sweepd.optimize.study.record.keys import FLAGS_KEY
 from tests.envs.external.samples import Counter, Drawn
 from tests.test_study_in_python import GAME
 

@@ -17,7 +17,7 @@ from sweepd.envs.crypto.scoring.selection import TrialReturns
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.optimize.objectives.outlook import outlook, sentence
 from sweepd.optimize.study.record.data_spec import DataSpec
-from sweepd.optimize.study.record.stored import CryptoSpec
+from sweepd.optimize.study.record.specs import CryptoSpec
 
 HOURS = 8766.0
 

@@ -17,7 +17,8 @@ from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import check_request
-from sweepd.optimize.study.record.stored import GameSpec, StudySpec, TrialRecord
+from sweepd.optimize.study.record.specs import GameSpec, StudySpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from tests.agents.policy.test_exact_league import BETS_ALWAYS, BETS_WITH_KINGS, actor
 from tests.envs.games.toys import chooser
 from tests.extra import with_extra

@@ -29,7 +29,9 @@ from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.games.league import StudyLeague, largest_shares
 from sweepd.optimize.objectives.games.phased_training import LeaguePlayer
 from sweepd.optimize.objectives.members.trainer import Trainer
-from sweepd.optimize.study.record.stored import LEAGUE_KEY, REASON_KEY, GameSpec, TrialRecord
+from sweepd.optimize.study.record.keys import LEAGUE_KEY, REASON_KEY
+from sweepd.optimize.study.record.specs import GameSpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.stopping import StopRequest

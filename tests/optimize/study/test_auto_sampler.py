@@ -15,7 +15,7 @@ from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import GameSpec, StudySpec
+from sweepd.optimize.study.record.specs import GameSpec, StudySpec
 from sweepd.optimize.study.sampling.samplers import AUTO
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.worker.freeze import choose_search, open_study, resolve_space

@@ -15,7 +15,7 @@ from sweepd.envs.crypto.data.bars import Bars
 from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
 from sweepd.optimize.study.checkpoint import MemberState
 from sweepd.optimize.study.database.opening import open_storage
-from sweepd.optimize.study.record.stored import CHECKPOINT_KEY
+from sweepd.optimize.study.record.keys import CHECKPOINT_KEY
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.records import Records

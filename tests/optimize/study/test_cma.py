@@ -7,7 +7,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import TrialState
 
 from sweepd.envs.core.seeds import derive_seed
-from sweepd.optimize.study.record.stored import CMA_GENERATION_KEY
+from sweepd.optimize.study.record.keys import CMA_GENERATION_KEY
 from sweepd.optimize.study.sampling.samplers import make_sampler
 
 

@@ -16,7 +16,7 @@ from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import workers
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import ATTEMPTS_KEY, CHECKPOINT_KEY
+from sweepd.optimize.study.record.keys import ATTEMPTS_KEY, CHECKPOINT_KEY
 from sweepd.optimize.study.recovery import deaths, stale_trials
 from sweepd.optimize.study.recovery.deaths import (
     KEPT_WITHOUT_EVIDENCE,

@@ -24,7 +24,7 @@ from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
 from sweepd.optimize.study.database.tables import attempts, workers
 from sweepd.optimize.study.pause import PauseWatch, pause_study
-from sweepd.optimize.study.record.stored import UID_KEY
+from sweepd.optimize.study.record.keys import UID_KEY
 from sweepd.optimize.study.recovery import heartbeat as heartbeats
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import list_workers, register_worker

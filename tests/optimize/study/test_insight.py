@@ -30,9 +30,10 @@ from sweepd.optimize.study.insight.parameters import (
 from sweepd.optimize.study.insight.watch import StudyInsight
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.database import open_to_read
+from sweepd.optimize.study.record.keys import rung_key
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import TrialRow, TrialRows, frozen
-from sweepd.optimize.study.record.stored import RecordedFile, TrialRecord, rung_key
+from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle

@@ -12,7 +12,7 @@ from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.population import changes_at, claim_population
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import rung_key
+from sweepd.optimize.study.record.keys import rung_key
 from sweepd.optimize.study.space.parsing import parse_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle, create_study

@@ -19,7 +19,7 @@ from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.prior import make_prior, open_earlier, refuse_other_prior
 from sweepd.optimize.study.record.bars import TIME_FORMAT
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import CryptoSpec, GameSpec
+from sweepd.optimize.study.record.specs import CryptoSpec, GameSpec
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.study import StudyHandle, create_study

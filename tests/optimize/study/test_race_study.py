@@ -15,13 +15,9 @@ from sweepd.optimize.cli.status import show, study_status
 from sweepd.optimize.study.enqueue import best_guesses
 from sweepd.optimize.study.frame import comparison_frame, studies_frame
 from sweepd.optimize.study.insight.watch import StudyInsight
-from sweepd.optimize.study.record.stored import (
-    MEAN,
-    GameSpec,
-    TrialRecord,
-    blocks_key,
-    interval_key,
-)
+from sweepd.optimize.study.record.keys import blocks_key, interval_key
+from sweepd.optimize.study.record.specs import MEAN, GameSpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.space.subject import Subject

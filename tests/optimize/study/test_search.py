@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.optimize.study.record.optuna_tables import trials
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.search import Search
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace

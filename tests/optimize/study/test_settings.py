@@ -14,7 +14,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import misplaced_settings, objective_of
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.settings.setting import declared, flag_of, num_envs
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import StudyDefaults, load_space, parse_space

@@ -21,7 +21,7 @@ from sweepd.optimize.study.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from sweepd.optimize.study.record.stored import StudySpec
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.sampling.pruners import RungPruner, make_pruner
 from sweepd.optimize.study.sampling.samplers import make_sampler
 from sweepd.optimize.study.settings.study import StudySettings

@@ -27,7 +27,8 @@ from sweepd.optimize.study.insight.watch import StudyInsight
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import StudySpec, TrialRecord
+from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import open_study, spec_flags

@@ -21,7 +21,7 @@ from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
 from sweepd.optimize.objectives.run import Interrupted, WorkerHooks
 from sweepd.optimize.study.record.data_spec import DataSpec
-from sweepd.optimize.study.record.stored import CryptoSpec
+from sweepd.optimize.study.record.specs import CryptoSpec
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.study import Plan
 from tests.optimize.conftest import RECIPE

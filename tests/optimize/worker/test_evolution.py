@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.population import schedule_record, trial_schedule
-from sweepd.optimize.study.record.stored import CHANGES_KEY
+from sweepd.optimize.study.record.keys import CHANGES_KEY
 from sweepd.optimize.study.sampling.evolution import changes_of
 from sweepd.optimize.worker import records
 from sweepd.optimize.worker.evolution import Evolution

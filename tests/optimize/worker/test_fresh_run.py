@@ -21,7 +21,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.status import study_status
 from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.members.trainer import Trainer
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle, create_study
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions

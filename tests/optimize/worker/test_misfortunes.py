@@ -29,7 +29,7 @@ from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.tables import attempts
 from sweepd.optimize.study.record.database import is_away, open_to_read, storage_url
-from sweepd.optimize.study.record.stored import ATTEMPTS_KEY
+from sweepd.optimize.study.record.keys import ATTEMPTS_KEY
 from sweepd.optimize.study.recovery.deaths import MAX_DEATHS
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import list_workers, register_worker

@@ -20,7 +20,7 @@ from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import CryptoSpec
+from sweepd.optimize.study.record.specs import CryptoSpec
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import Sweepd, search_app
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from sweepd.optimize.objectives.command.run import CommandRun
-from sweepd.optimize.study.record.stored import CommandSpec
+from sweepd.optimize.study.record.specs import CommandSpec
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import WorkerOptions

@@ -20,7 +20,7 @@ from sweepd.optimize.cli.pause import pause
 from sweepd.optimize.objectives.command import supervisor
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Running

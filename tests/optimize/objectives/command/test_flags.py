@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import sweepd as package
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.status import study_status
-from sweepd.optimize.study.record.stored import CommandSpec, StudySpec
+from sweepd.optimize.study.record.specs import CommandSpec, StudySpec
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
 from tests.optimize.conftest import search_app

@@ -19,7 +19,8 @@ import sweepd
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.command import function
 from sweepd.optimize.objectives.command.function import FunctionObjective
-from sweepd.optimize.study.record.stored import FLAGS_KEY, TrialRecord
+from sweepd.optimize.study.record.keys import FLAGS_KEY
+from sweepd.optimize.study.record.trials import TrialRecord
 from tests.distributions import install
 from tests.optimize.objectives.command.programs import command_study, work_on
 

@@ -12,7 +12,7 @@ import pytest
 
 import sweepd
 from sweepd.app import main
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from tests.optimize.objectives.command.programs import command_study, work_on
 
 

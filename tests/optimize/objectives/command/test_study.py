@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from sweepd.optimize.objectives.command import job
 from sweepd.optimize.objectives.command.run import CommandRun
-from sweepd.optimize.study.record.stored import TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.objectives.command.programs import PYTHON, command_study, work_on
 

@@ -21,7 +21,7 @@ from sweepd.optimize.study.record.configurations import (
     leading,
     unfinished,
 )
-from sweepd.optimize.study.record.stored import BLOCKS_KEY, blocks_key
+from sweepd.optimize.study.record.keys import BLOCKS_KEY, blocks_key
 from tests.optimize.objectives import test_outlook
 from tests.optimize.objectives.test_game_study import make_spec
 

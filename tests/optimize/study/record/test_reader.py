@@ -15,9 +15,9 @@ from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.record.database import open_to_read, our_studies, storage_url
+from sweepd.optimize.study.record.keys import FOLDER_KEY, SPEC_KEY
 from sweepd.optimize.study.record.optuna_tables import REVISION, study_attributes
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.stored import FOLDER_KEY, SPEC_KEY
 from tests.deploy.dashboard.studies import filled_study
 from tests.entry_point import answer
 

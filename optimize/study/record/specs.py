@@ -1,8 +1,6 @@
-"""What a study records in its database: `optimize` writes it and `deploy` reads it.
+"""What a study is: its `StudySpec`, fixed when the study is created, and stored as JSON.
 
-A study is described by a `StudySpec`, fixed when the study is created and stored as JSON under
-`SPEC_KEY`. A trial is described by a `TrialRecord`, stored as trial attributes. Every key that
-sweepd writes into an Optuna study is defined in this module.
+The key is `SPEC_KEY` (`sweepd.optimize.study.record.keys`).
 """
 
 from __future__ import annotations
@@ -10,51 +8,20 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.intervals import Interval
 from sweepd.optimize.study.record.configurations import PBT, RACE, TRIALS, Selection
 from sweepd.optimize.study.record.data_spec import AcceptedJump, DataSpec
-from sweepd.optimize.study.record.programs import COMMAND as COMMAND
-from sweepd.optimize.study.record.programs import command_of
-from sweepd.optimize.study.record.programs import is_command as is_command
+from sweepd.optimize.study.record.keys import BLOCKS_KEY
+from sweepd.optimize.study.record.programs import command_of, is_command
 from sweepd.optimize.study.record.values import ValuedSpec
-
-# Study attributes.
-SPEC_KEY = "sweepd:spec"  # `StudySpec` as JSON
-# Random id that distinguishes a study from a later one with its name or its row id.
-UID_KEY = "sweepd:uid"
-FOLDER_KEY = "sweepd:folder"  # of the study's files, see `sweepd.optimize.study.record.folder`
-FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created the study
-CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC
-LEAGUE_REPORT = "league.json"  # in a study's folder: the league's players, points, equilibrium
-ORIGIN_KEY = "sweepd:origin"  # of a training run: the trial that it repeats, and its weights
-PRIOR_KEY = "sweepd:prior"  # earlier studies, and what the search learns from them
-_SOURCE = "sweepd:source:"  # before the random id of an earlier study, see `source_key`
-TOTAL_KEY = "sweepd:total"  # number of finished trials that the last worker was asked for
-PAUSE_KEY = "sweepd:paused"  # present while the study is paused
-# Trial attributes that are written on their own; all others are fields of `TrialRecord`.
-REASON_KEY = "sweepd:reason"
-CHECKPOINT_KEY = "sweepd:checkpoint"  # newest checkpoint: path, sha256, rung and rollouts
-# Opponents of a trial's training from the study's league: the players and their shares.
-LEAGUE_KEY = "sweepd:league"
-# Of a member of a population: the weights that it copied, and its hyperparameters from then on, see
-# `sweepd.optimize.study.sampling.evolution.Change`.
-CHANGES_KEY = "sweepd:changes"
-BLOCKS_KEY = "sweepd:rung_%_blocks"  # of a trial: a pattern for SQL, see `blocks_key`
-ATTEMPTS_KEY = "sweepd:attempts"  # attempts that ended with the death of a worker
-CMA_GENERATION_KEY = "sweepd:cma_generation"  # system attribute: generation of the CMA-ES sampler
 
 MEAN = "mean"  # `GameSpec.average`
 CRYPTO = "crypto"  # the environment that is a market
-_PREFIX = "sweepd:"
 # How a policy acts: it takes its most probable action, or draws from its probabilities.
 Play = Literal["deterministic", "sampled"]
 
@@ -417,185 +384,3 @@ class GameSpec(SeedSpec):
         """The game's name with the settings of --scenario and --env-param."""
         settings = ", ".join(f"{name} {value}" for name, value in self.env.items())
         return f"{self.environment} ({settings})" if settings else self.environment
-
-
-def source_key(uid: str) -> str:
-    """Return the attribute of a study whose trials a space or enqueued parameters came from."""
-    return f"{_SOURCE}{uid}"
-
-
-def chosen_from(attributes: Mapping[str, Any]) -> int:
-    """Return the number of finished trials of other studies that a study's parameters depend on.
-
-    Args:
-        attributes: of the study: a training run, one with a prior, or one with sources.
-    """
-    origin, prior = attributes.get(ORIGIN_KEY) or {}, attributes.get(PRIOR_KEY) or {}
-    sources = [one for key, one in attributes.items() if key.startswith(_SOURCE)]
-    finished: dict[str, int] = {}  # by the study's random id: a study counts once
-    for study in (*prior.get("studies", ()), *sources):
-        finished[study["uid"]] = max(finished.get(study["uid"], 0), int(study["finished"]))
-    return int(origin.get("finished", 0)) + sum(finished.values())
-
-
-def is_ours(attributes: Mapping[str, Any]) -> bool:
-    """Return whether a finished trial with these attributes was finished by a worker of sweepd.
-
-    A study is an ordinary Optuna study, to which any program can add trials with values of its
-    own. Such trials are not judged.
-    """
-    return any(key.startswith(_PREFIX) for key in attributes)
-
-
-def rung_scores(attributes: Mapping[str, Any], rung: int) -> list[float]:
-    """Return a trial's scores per member at a rung (1 …); empty where they are not recorded."""
-    return list(attributes.get(rung_key(rung), ()))
-
-
-def rung_key(rung: int) -> str:
-    """Return the attribute of a trial's scores at a rung."""
-    return f"{_PREFIX}rung_{rung}_scores"
-
-
-def blocks_key(rung: int) -> str:
-    """Return the attribute of what is kept of a trial's episodes at a rung, see `block_means`.
-
-    (members, blocks), at the rungs whose mean is the value of a trial in a race.
-    """
-    return BLOCKS_KEY.replace("%", str(rung))
-
-
-def interval_key(rung: int) -> str:
-    """Return the attribute of the interval of a trial's value at a rung, an `Interval` as JSON."""
-    return f"{_PREFIX}rung_{rung}_interval"
-
-
-def rung_interval(attributes: Mapping[str, Any], rung: int) -> Interval | None:
-    """Return the interval of a trial's value at a rung (1 …); None where it is not recorded."""
-    found = attributes.get(interval_key(rung))
-    return None if found is None else Interval.from_dict(found)
-
-
-@dataclass(frozen=True)
-class RecordedFile:
-    """A file of a trial. path: relative to the study's folder. sha256: of its content."""
-
-    path: str
-    sha256: str
-
-
-def record_keys(*fields: str) -> list[str]:
-    """Return the attributes in which these fields of `TrialRecord` are stored."""
-    names = [*fields, *(("fold_scores", "seed_scores") if "scores" in fields else ())]
-    return [_PREFIX + name for name in names]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialRecord:
-    """What a worker records about a trial besides its parameters and its value.
-
-    A field is None where it is not recorded.
-
-    Attributes:
-        seed: seed of the trial.
-        shape: fields of the program's shape.
-        env_params: parameters of the environment.
-        learner_params: parameters of the algorithm.
-        scores: one score per member; key `fold_scores` or `seed_scores`.
-        path_scores: one score per back-test path, on a market.
-        metrics: metrics of the last evaluation, by name.
-        resampled: what the interval of the mean return resamples, of games.
-        interval: name of that interval.
-        warning: what is wrong with the game, such as a score outside its declared range.
-        nash_conv: mean NashConv of the members, in games that are small enough to enumerate. Also
-            one of the metrics; here so that tables of trials can be sorted by it.
-        members: the file with the weights that were scored; recorded when the trial is complete.
-        reason: why the trial failed, was pruned, or has another value than its scores suggest.
-        num_envs: environments per member.
-        device: "cpu", or the model of the GPU.
-        steps_per_second: environment steps per second of the worker.
-        seconds: training time of the trial, all attempts together.
-        phases: per member, the number of rollouts after which each of its phases began.
-        starts: of a program, per seed, the first step that each attempt to run it reported: after
-            a kill, it went on from its own checkpoint, or started again.
-    """
-
-    seed: int | None = None
-    shape: Mapping[str, Any] | None = None
-    env_params: Mapping[str, Any] | None = None
-    learner_params: Mapping[str, Any] | None = None
-    scores: tuple[float, ...] | None = None
-    path_scores: tuple[float, ...] | None = None
-    metrics: Mapping[str, float] | None = None
-    resampled: str | None = None
-    interval: str | None = None
-    warning: str | None = None
-    nash_conv: float | None = None
-    members: RecordedFile | None = None
-    reason: str | None = None
-    num_envs: int | None = None
-    device: str | None = None
-    steps_per_second: float | None = None
-    seconds: float | None = None
-    phases: Sequence[Sequence[int]] | None = None
-    starts: Sequence[Sequence[int]] | None = None
-
-    def to_attributes(self, spec: StudySpec) -> dict[str, Any]:
-        """Return the recorded fields as attributes of a trial of this study.
-
-        Metrics and scores are also attributes of their own, under their plain names.
-        """
-        learner = spec.algorithm.partition(":")[0]
-        names = {"scores": f"{spec.member}_scores", "learner_params": f"{learner}_params"}
-        attributes = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                own = dataclasses.asdict(value) if isinstance(value, RecordedFile) else value
-                attributes[_PREFIX + names.get(field.name, field.name)] = own
-        return attributes | self._scalars(spec)
-
-    def _scalars(self, spec: StudySpec) -> dict[str, float]:
-        """Return each metric and score as a number of its own, which optuna-dashboard can sort."""
-        numbers = dict(self.metrics or {})
-        numbers |= {
-            f"{spec.member}_score_{index}": score for index, score in enumerate(self.scores or ())
-        }
-        # JSON has no NaN; a metric that is not finite is in the record only.
-        return {
-            name: float(number)
-            for name, number in numbers.items()
-            if isinstance(number, int | float) and math.isfinite(number)
-        }
-
-    def folder(self, number: int) -> str:
-        """Return the folder of the files of this trial, in the study's folder."""
-        members = self.members
-        return f"trial-{number:05d}" if members is None else str(Path(members.path).parent)
-
-    @classmethod
-    def from_attributes(cls, attributes: Mapping[str, Any]) -> Self:
-        """Read the attributes of a trial of any study."""
-        fields: dict[str, Any] = {}
-        names = {field.name for field in dataclasses.fields(cls)}
-        for key, value in attributes.items():
-            name = key.removeprefix(_PREFIX)
-            if not key.startswith(_PREFIX):
-                continue
-            if name in ("fold_scores", "seed_scores"):
-                name = "scores"
-            elif name.endswith("_params") and name != "env_params":
-                name = "learner_params"
-            if name in ("scores", "path_scores"):
-                fields[name] = tuple(float(score) for score in value)
-            elif name == "members":
-                fields[name] = _recorded_file(value)
-            elif name in names:
-                fields[name] = value
-        return cls(**fields)
-
-
-def _recorded_file(value: Any) -> RecordedFile | None:
-    if not isinstance(value, Mapping) or not {"path", "sha256"} <= set(value):
-        return None
-    return RecordedFile(str(value["path"]), str(value["sha256"]))
