@@ -29,6 +29,7 @@ PROGRAMS = {
     "own_broker": "account value",
     "own_feed": "closes",
     "own_game": "mean reward",
+    "own_objective": "of the worst quarter 30",
     "own_pruner": "still: True, better: False",
     "own_rule": "",
     "own_sampler": "best value: -0.",
