@@ -155,13 +155,14 @@ class Book:
     def portfolio(self) -> Portfolio:
         """Return the book as one row of the order rules' input."""
         held = np.where(self.units != 0.0, self.units, 1.0)
-        # The order rules take cost per unit; `held` avoids a division by zero.
-        cost = np.where(self.units != 0.0, self.basis / held, 0.0)
+        # By way of the cost per unit: stored decisions have this rounding. `held` avoids a division
+        # by zero.
+        paid = np.where(self.units != 0.0, self.basis / held, 0.0) * self.units
         columns = (
             torch.from_numpy(np.array(column, dtype=np.float64)).unsqueeze(0)
-            for column in (self.units, cost, self.high, self.held)
+            for column in (self.units, paid, self.high, self.held)
         )
-        return Portfolio(torch.tensor([self.cash], dtype=torch.float64), *columns)
+        return Portfolio(torch.tensor([[self.cash]], dtype=torch.float64), *columns)
 
 
 class EqualWeight:

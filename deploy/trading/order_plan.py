@@ -16,10 +16,10 @@ from sweepd.deploy.trading.brokers.base import Order
 from sweepd.deploy.trading.risk_limits import RiskLimits, tightened
 from sweepd.deploy.trading.sub_accounts import SubAccounts
 from sweepd.envs.crypto.data.timeframe import bars_per_year
-from sweepd.envs.crypto.ledger import Rules
 from sweepd.envs.crypto.netting import Netted, Venue, sub_account
 from sweepd.envs.crypto.params import Instruments
-from sweepd.envs.crypto.portfolio import Orders, Portfolio, plan_netted, plan_orders
+from sweepd.envs.crypto.portfolio import Orders, Portfolio, plan, value
+from sweepd.envs.crypto.rules import Rules
 
 Array = NDArray[np.float64]
 PLAN_COLUMNS = {
@@ -36,12 +36,12 @@ PLAN_COLUMNS = {
 class PlannedOrders:
     """Planned orders before risk rules.
 
-    orders, portfolio: one row per trial, after orders were crossed between them.
+    portfolio, orders: one row per trial, after orders were crossed between them.
     netted: the venue's net orders of an ensemble, None for a single trial.
     """
 
-    orders: Orders
     portfolio: Portfolio
+    orders: Orders
     netted: Netted | None = None
 
     @property
@@ -95,11 +95,11 @@ class OrderPlanner:
         # The functions that the environment calls: trader and training cannot diverge.
         before, wish = accounts.portfolio(), torch.from_numpy(actions.astype(np.float64))
         closes = as_rows(close, len(actions))
+        orders = plan(before, value(before, closes), wish, self._rules)
         if self._venue is None:
-            return PlannedOrders(plan_orders(before, closes, wish, self._rules), before)
+            return PlannedOrders(before, orders)
         # Orders of opposite sides cost nothing when trials exchange them among themselves.
-        after, orders, netted = plan_netted(before, closes, wish, self._rules, self._venue)
-        planned = PlannedOrders(orders, after, netted)
+        planned = PlannedOrders(*self._venue.net(before, orders, closes))
         if planned.crossed > 0.0:
             accounts.cross(planned.portfolio)
         return planned

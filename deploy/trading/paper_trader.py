@@ -41,7 +41,7 @@ from sweepd.deploy.trading.sub_accounts import SubAccounts
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import bar_end, bars_per_week, format_time, later
 from sweepd.envs.crypto.features import get_recipe
-from sweepd.envs.crypto.portfolio import Orders, observe_portfolio
+from sweepd.envs.crypto.portfolio import Orders, observe, value
 from sweepd.envs.support.errors import InputError, RunError
 
 Array = NDArray[np.float64]
@@ -401,8 +401,8 @@ class PaperTrader:
         The layout is the environment's: portfolio, then features with the newest bar first.
         """
         book, trial = self.accounts.books[place], self.bundle.trials[place]
-        scale = self._held_scales[place]
-        portfolio = observe_portfolio(book.portfolio(), as_rows(close, 1), scale)[0].numpy()
+        held, scale = book.portfolio(), self._held_scales[place]
+        portfolio = observe(held, value(held, as_rows(close, 1)), 1.0 / scale)[0].float().numpy()
         lags = self._history.lags(trial.params.lookback)
         # Lags beyond the trial's own, up to the study's maximum, are zero as in training.
         obs = np.zeros(trial.policy.state_dim, dtype=np.float32)

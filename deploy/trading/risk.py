@@ -1,7 +1,7 @@
 """Risk rules of a slot: what may be ordered at a close, whatever the policy wants.
 
 Replays and live traders run the same code. Limits per position and the cash reserve are parameters
-of the bundle that `plan_orders` applies; `tightened` makes them stricter, never looser. A rule
+of the bundle that `plan` applies; `tightened` makes them stricter, never looser. A rule
 about the whole account judges the situation after every bar. The strictest verdicts together are
 applied to the planned orders. All rules are off by default. Shares are fractions (0.2 is 20%),
 durations are seconds.

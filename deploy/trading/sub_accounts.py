@@ -138,11 +138,15 @@ class SubAccounts:
     def cross(self, portfolio: Portfolio) -> None:
         """Set the books to `portfolio`, one row each, after orders were crossed between them."""
         # The netting has moved cash and units between the rows at the close.
-        units, cost, high, held = (column.numpy() for column in portfolio[1:])
+        units, high, held = (
+            column.numpy() for column in (portfolio.units, portfolio.high, portfolio.held)
+        )
+        basis = (portfolio.cost * portfolio.units).numpy()
         for row, book in enumerate(self.books):
             book.cash, book.units = float(portfolio.cash[row]), units[row].copy()
-            book.basis = cost[row] * units[row]
-            book.high, book.held = high[row].copy(), held[row].copy()
+            book.basis = basis[row].copy()
+            book.high = np.where(units[row] != 0.0, high[row], 0.0)
+            book.held = held[row].copy()
 
     def settle(
         self,

@@ -40,24 +40,19 @@ class FaultLatch:
         """Count a step. For native code that records it in `tensors`; `record` counts by itself."""
         self._steps += 1.0
 
-    def record(self, action: Tensor, scratch: Tensor) -> None:
-        """Record one step.
-
-        Args:
-            action: (components, rows) float64.
-            scratch: buffer of the same shape and dtype.
-        """
+    def record(self, action: Tensor) -> None:
+        """Record one step's actions, (components, rows) float64."""
         self.count()
-        self.measure(action, scratch)
+        self.measure(action)
 
     def count(self) -> None:
         """Count a step on the host: the first part of `record`."""
         self._steps += 1.0
 
-    def measure(self, action: Tensor, scratch: Tensor) -> None:
+    def measure(self, action: Tensor) -> None:
         """Record the counted step's actions on the device: the second part of `record`."""
-        sizes = torch.abs(action, out=scratch)
-        torch.maximum(self._largest, sizes, out=self._largest)  # NaN propagates and stays
+        # NaN propagates and stays.
+        torch.maximum(self._largest, action.abs(), out=self._largest)
         # NaN is not ≤ 1, so it counts as illegal without a test of its own.
         self._legal_steps.add_(torch.amax(self._largest, 0, out=self._row_size).le_(1.0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import groupby
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,44 +12,29 @@ from torch import Tensor
 
 from sweepd.envs.core.faults import FaultLatch
 from sweepd.envs.core.vec_env import Step, VecEnv, on_cpu
+from sweepd.envs.crypto.account import RECORD_ROWS, RECORD_ROWS_WITH_SHORTS, Account, record_of
 from sweepd.envs.crypto.data.timeframe import bars_per_week, bars_per_year
 from sweepd.envs.crypto.episodes import Episodes
-from sweepd.envs.crypto.ledger import Ledger, Rules, filled
 from sweepd.envs.crypto.market import Market
 from sweepd.envs.crypto.native.choice import library_for
 from sweepd.envs.crypto.native.step import Library, NativeStep
 from sweepd.envs.crypto.netting import Netted, Venue
 from sweepd.envs.crypto.params import EnvParams
-from sweepd.envs.crypto.portfolio import Portfolio, to_portfolio
+from sweepd.envs.crypto.portfolio import (
+    Portfolio,
+    Valued,
+    asset_sum,
+    charge,
+    fill,
+    mark,
+    observe,
+    plan,
+)
 from sweepd.envs.crypto.reward import Reward
-from sweepd.envs.crypto.short_ledger import ShortLedger
+from sweepd.envs.crypto.rules import Rules
 from sweepd.envs.crypto.splits import Window
 from sweepd.envs.native.memory import per_row, stride_of, takes_floats
 from sweepd.envs.support.errors import InputError
-
-
-class Account(NamedTuple):
-    """Account figures of the last closed bar, before any autoreset, or of many: (…, R) float64.
-
-    Attributes:
-        value: V at the bar's close, in quote units.
-        equal_weight: E, the value of the equal-weight benchmark at the close, in quote units.
-        fees: of the orders filled in the bar, and what was charged for borrowing, in quote units.
-        notional: of the orders filled in the bar, in quote units.
-        trades: number of orders filled.
-        exposure: 1 - cash / V; where shorts are allowed, the sum of the positions' sizes over V.
-        dropped: number of orders below the minimum.
-        unfilled: number of orders whose fill bar was a hole.
-    """
-
-    value: Tensor
-    equal_weight: Tensor
-    fees: Tensor
-    notional: Tensor
-    trades: Tensor
-    exposure: Tensor
-    dropped: Tensor
-    unfilled: Tensor
 
 
 class CryptoEnv(VecEnv):
@@ -69,8 +54,8 @@ class CryptoEnv(VecEnv):
     In evaluation it keeps what is left, and nothing terminates.
 
     Attributes:
-        record: (RECORD_ROWS, R) float64, the last step's `Ledger.record`, if accounts are kept
-            (always in evaluation). `account_of` interprets it.
+        record: float64, figures of the last step (`record_of`), if accounts are kept (always in
+            evaluation). `account_of` interprets it.
         venue: if set, all rows are sub-accounts of one account whose orders are netted.
         netted: result of netting at the last decision.
     """
@@ -132,7 +117,6 @@ class CryptoEnv(VecEnv):
         self._params = members
         # Without shorts, not even their rules are computed.
         self.shorts = any(p.allow_short for p in members)
-        self._ledger = (ShortLedger if self.shorts else Ledger)(rows, market.assets, self.device)
         year = bars_per_year(market.bars.timeframe) if self.shorts else None
         self._rules = Rules(rows, market.instruments, self.device, bars_per_year=year)
         self._reward = Reward(rows, self.device)
@@ -199,6 +183,17 @@ class CryptoEnv(VecEnv):
             return per_row(*shape, rows=rows, dtype=dtype, device=self.device)
 
         self._tables = self.market.tables(self.device)
+        # The portfolios and their benchmark, asset-first: the memory that the native step changes.
+        # `_portfolio` has views of it.
+        self._cash, self._held, self._high = zeros(), zeros(assets), zeros(assets)
+        self._holdings = zeros(3, assets)  # units of the benchmark, units, cost of the latter
+        self._worths = zeros(2, assets)  # of the benchmark's units and of the units, at the close
+        self._equal_units, units, paid = (part.t() for part in self._holdings)
+        self._portfolio = Portfolio(
+            self._cash.unsqueeze(1), units, paid, self._high.t(), self._held.t()
+        )
+        self._bankrupt = zeros()  # with shorts, 1.0 where the account went bankrupt in the step
+        self._wish = zeros(assets)
         self._total = zeros(2)  # E and V at the last close
         self._value = self._total[1]
         self._growth = zeros(2)
@@ -207,9 +202,11 @@ class CryptoEnv(VecEnv):
         self._prices = torch.zeros(
             len(self._tables.prices), rows, dtype=torch.float64, device=self.device
         )
-        self._open, self._close = self._prices[:assets], self._prices[assets : 2 * assets]
+        by_row = self._prices.t()
+        self._open, self._close = by_row[:, :assets], by_row[:, assets : 2 * assets]
         has_holes = self._tables.next_fill is not None
-        self._tradable = self._prices[2 * assets :] if has_holes else None
+        self._tradable = by_row[:, 2 * assets :] if has_holes else None
+        self._valued = Valued(self._close, self._worths[1].t(), self._value.unsqueeze(1))
         self._prices_known = False  # whether they are those of the last closed bar
         self._place = zeros(dtype=torch.int64)  # of the last closed bar in the tables
         self._place_by_price = self._place.expand(len(self._prices), -1)
@@ -219,7 +216,6 @@ class CryptoEnv(VecEnv):
         self._age_scale = zeros()  # 1 / episode_bars if the reward depends on age, else 0
         # Place of the bar in which the benchmark buys each asset; needed only with holes.
         self._buys_at = zeros(assets) if has_holes else None
-        self._bought = zeros(assets)
         self._waiting = zeros(assets)  # the benchmark's cash for assets not bought yet
         # Runs of rows with the same lookback: first row, number of rows, their places, their
         # lagged features.
@@ -229,7 +225,7 @@ class CryptoEnv(VecEnv):
         self._ends, self._ended = False, zeros(dtype=torch.bool)
         self._configured = 0  # calls of `configure_member`
         self._final = torch.zeros(rows, self.state_dim + self.privileged_dim, device=self.device)
-        self.record = zeros(self._ledger.RECORD_ROWS)
+        self.record = zeros(RECORD_ROWS_WITH_SHORTS if self.shorts else RECORD_ROWS)
         self._terminates = self.shorts and not self._episodes.fixed
         self._recorded = False
 
@@ -304,7 +300,7 @@ class CryptoEnv(VecEnv):
 
     def portfolio(self) -> Portfolio:
         """Return a copy of the rows' portfolios."""
-        return to_portfolio(self._ledger)
+        return Portfolio(*(part.clone() for part in self._portfolio))
 
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""
@@ -346,7 +342,7 @@ class CryptoEnv(VecEnv):
 
     def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.planned_step`."""
-        # Netting works on the ledger's buffers between `plan` and `fill`.
+        # Netting changes orders between `plan` and `fill`.
         library = self._library if self.venue is None else None
         if library is not None and takes_floats(out, self._final.shape):
             return self._native_step(library, action, out)
@@ -358,7 +354,7 @@ class CryptoEnv(VecEnv):
             self._native = NativeStep(library, *self._native_state())
         obs = torch.empty_like(self._final) if out is None else out
         reward = self._native.trade(action, obs)
-        terminated = self._bankrupt()
+        terminated = self._terminated()
         self._prices_known = False
         self._recorded = self._accounts
         truncated = self._no_rows
@@ -367,13 +363,9 @@ class CryptoEnv(VecEnv):
             self._native.restart(truncated, self._episodes.next_bars(truncated), obs)
         return Step(obs, reward, terminated, truncated)
 
-    def _bankrupt(self) -> Tensor:
+    def _terminated(self) -> Tensor:
         """Return which rows terminate with the step: (R,) bool."""
-        if not self._terminates:
-            return self._no_rows
-        assert isinstance(self._ledger, ShortLedger)
-        ended: Tensor = self._ledger.bankrupt > 0
-        return ended
+        return self._bankrupt > 0 if self._terminates else self._no_rows
 
     def _native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
         """Return what `NativeStep` needs: its sizes and tensors."""
@@ -408,8 +400,14 @@ class CryptoEnv(VecEnv):
             "final_obs": self._final,
             "growth": self._growth,
             "record": self.record if self._accounts else None,
+            "cash": self._cash,
+            "held": self._held,
+            "high": self._high,
+            "bankrupt": self._bankrupt if self.shorts else None,
         }
-        for part in (self._rules, self._reward, self._ledger, self._faults):
+        tensors |= zip(("equal_units", "units", "paid"), self._holdings, strict=True)
+        tensors |= zip(("equal_worth", "worth"), self._worths, strict=True)
+        for part in (self._rules, self._reward, self._faults):
             own_sizes, own_tensors = part.native_state()
             sizes |= own_sizes
             tensors |= own_tensors
@@ -417,7 +415,7 @@ class CryptoEnv(VecEnv):
 
     def _torch_step(self, action: Tensor, out: Tensor | None) -> Step:
         reward = self._trade(action)
-        terminated, truncated = self._bankrupt(), self._no_rows
+        terminated, truncated = self._terminated(), self._no_rows
         if self._terminates:
             self._keep_last(terminated)
             self._begin(terminated, self._place)
@@ -439,12 +437,12 @@ class CryptoEnv(VecEnv):
 
     def _begin(self, mask: Tensor, first: Tensor) -> None:
         """Start at the places `first` in the rows of `mask`, (R,) each: flat, with initial cash."""
-        tables, ledger, assets = self._tables, self._ledger, self.action_dim
+        tables, assets = self._tables, self.action_dim
         torch.where(mask, first, self._place, out=self._place)
         torch.where(mask, self._place, self._start, out=self._start)
-        for money in (ledger.cash, self._total):
+        for money in (self._cash, self._total):
             torch.where(mask, self._initial_cash, money, out=money)
-        for state in (ledger.holdings, ledger.worths, ledger.held, ledger.high):
+        for state in (self._holdings, self._worths, self._held, self._high):
             state.masked_fill_(mask, 0.0)
         self._reward.start(self._initial_cash, mask)
 
@@ -452,47 +450,59 @@ class CryptoEnv(VecEnv):
         # one on that is not a hole. Rows outside the mask may be at the newest bar (place 0), for
         # which there is no next one: the clamp only keeps their unused index valid.
         fill = (self._place - 1).clamp_min(0).expand(assets, -1)
-        units = (self._initial_cash / assets * self._rules.buy_rate) / tables.next_open.gather(
-            1, fill
-        )
-        torch.where(mask, units, ledger.equal_units, out=ledger.equal_units)
+        invested = self._initial_cash / assets * self._rules.buy_rate.squeeze(1)
+        units = invested / tables.next_open.gather(1, fill)
+        torch.where(mask, units, self._holdings[0], out=self._holdings[0])
         if self._buys_at is not None and tables.next_fill is not None:
             torch.where(mask, tables.next_fill.gather(1, fill), self._buys_at, out=self._buys_at)
 
     def _trade(self, action: Tensor) -> Tensor:
         """Trade one bar in every row and return the reward (R,)."""
-        ledger, rules = self._ledger, self._rules
-        ledger.wish.copy_(action.t())
-        self._faults.measure(ledger.wish, ledger.scratch)
+        rules, before = self._rules, self._portfolio
+        self._wish.copy_(action.t())
+        self._faults.measure(self._wish)
         if not self._prices_known:  # after a native step
             self._gather_prices()
-        restart = ledger.plan(self._value, self._close, rules, count=self._accounts)
+        orders = plan(before, self._valued, self._wish.t(), rules, count=self._accounts)
         if self.venue is not None:
             # At the close of the decision, before any order fills.
-            self.netted = self.venue.net(ledger, self._close)
+            before, orders, self.netted = self.venue.net(before, orders, self._close)
 
         # Places count backwards, so the next bar is one place earlier.
         self._place -= 1
         self._gather_prices()
-        ledger.fill(restart, self._open, self._tradable, rules, count=self._accounts)
-        ledger.mark(self._close)
-        if rules.stops:
-            ledger.raise_highs(self._close)
+        hole = None if self._tradable is None else self._tradable == 0
+        after, filled = fill(before, orders, self._open, hole, rules, count=self._accounts)
+        after = mark(after, self._close, rules)
+        charged = None
+        if self.shorts:
+            after, filled, charged = charge(after, filled, self._close, hole, rules)
+            self._bankrupt.copy_(charged.bankrupt.squeeze(1))
+        for own, new in zip(self._portfolio, after, strict=True):
+            if new is not own:
+                own.copy_(new)
+        growth = self._value_all()
+        if self._accounts:
+            worth = self._valued.worth
+            self.record.copy_(
+                record_of(self._portfolio, self._total, worth, orders, filled, charged)
+            )
+            self._recorded = True
+        return self._reward.of(growth, self._value, self._worths[1], self._cash, self._age_before)
+
+    def _value_all(self) -> Tensor:
+        """Value portfolios and benchmarks at the close; return their log growth (2, R): E and V."""
+        torch.mul(self._holdings[:2], self._close.t(), out=self._worths)
         if self._buys_at is not None:
             # Assets that the benchmark has not bought yet count with the cash set aside for them.
-            # `settle` sums `equal_worth`, so the correction comes before it.
-            bought = torch.ge(self._buys_at, self._place, out=self._bought)
-            torch.lerp(self._waiting, ledger.equal_worth, bought, out=ledger.equal_worth)
-        total = ledger.settle(rules)
-        if isinstance(ledger, ShortLedger):
-            ledger.charge(rules, self._tradable)
+            equal, bought = self._worths[0], self._buys_at >= self._place
+            torch.where(bought, equal, self._waiting, out=equal)
+        total = asset_sum(self._worths.mT).squeeze(-1)
+        total[1].add_(self._cash)
         # log1p of the relative growth: unlike log, it has the same bits on all x86-64 processors.
         growth = torch.sub(total, self._total, out=self._growth).div_(self._total).log1p_()
         self._total.copy_(total)
-        if self._accounts:
-            ledger.record(self.record)
-            self._recorded = True
-        return self._reward.of(growth, self._value, ledger.worth, ledger.cash, self._age_before)
+        return growth
 
     def _gather_prices(self) -> None:
         torch.gather(self._tables.prices, 1, self._place_by_price, out=self._prices)
@@ -508,23 +518,14 @@ class CryptoEnv(VecEnv):
         return self.account_of(self.record.clone()) if self._recorded else None
 
     def account_of(self, record: Tensor) -> Account:
-        """Interpret records (…, RECORD_ROWS, R)."""
-        columns = record.unbind(-2)
-        spent, sold, equal_weight, value, cash, dropped, trades, unfilled = columns[:8]
-        orders = filled(spent, sold, trades, unfilled, self._rules)
-        fees, exposure = orders.fees, 1.0 - cash / value
-        if self.shorts:
-            charges, gross = columns[8:]
-            fees, exposure = fees + charges, gross / value
-        return Account(
-            value, equal_weight, fees, orders.notional, trades, exposure, dropped, unfilled
-        )
+        """Interpret records (…, rows of `record`, R)."""
+        return Account.of(record, self._rules)
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """Return the observation, (num_envs, state_dim + privileged_dim), or write it to `out`."""
         obs = torch.empty_like(self._final) if out is None else out
-        obs.narrow(1, 0, self._portfolio_dim).copy_(
-            self._ledger.observe(self._value, self._inverse_held_scale).t()
+        obs[:, : self._portfolio_dim] = observe(
+            self._portfolio, self._valued, self._inverse_held_scale.unsqueeze(1)
         )
         for first, rows, places, lagged in self._lookbacks:
             own = obs if rows == self.num_envs else obs.narrow(0, first, rows)
@@ -550,13 +551,13 @@ class CryptoEnv(VecEnv):
 
     def _state(self) -> dict[str, Tensor]:
         """Return all tensors that change from step to step. Their last dimension is the rows."""
-        ledger, reward = self._ledger, self._reward
+        reward = self._reward
         state = {
-            "cash": ledger.cash,
-            "holdings": ledger.holdings,
-            "held": ledger.held,
-            "high": ledger.high,
-            "worths": ledger.worths,
+            "cash": self._cash,
+            "holdings": self._holdings,
+            "held": self._held,
+            "high": self._high,
+            "worths": self._worths,
             "total": self._total,
             "place": self._place,
             "start": self._start,

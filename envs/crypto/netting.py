@@ -1,4 +1,4 @@
-"""Sub-accounts: the rows of a ledger as parts of one account, with netted orders.
+"""Sub-accounts: rows of portfolios as parts of one account, with netted orders.
 
 Each row decides independently for its fraction of the capital. Opposite orders of rows for the same
 asset at the same close are crossed internally at that close, without fee or slippage. The account's
@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sweepd.envs.crypto.ledger import ROUNDING_NOISE, SMALLEST_ORDER, Ledger
 from sweepd.envs.crypto.params import EnvParams, Instruments
+from sweepd.envs.crypto.portfolio import ROUNDING_NOISE, TINY, Orders, Portfolio
+from sweepd.envs.crypto.rules import SMALLEST_ORDER
 
 
 @dataclass(frozen=True)
@@ -54,32 +55,42 @@ class Venue:
         )
         self._increment = torch.tensor(instruments.increment, dtype=torch.float64)
 
-    def net(self, ledger: Ledger, close: Tensor) -> Netted:
-        """Cross the rows' orders, and leave each row's part of the net orders in the ledger.
+    def net(
+        self, portfolio: Portfolio, orders: Orders, close: Tensor
+    ) -> tuple[Portfolio, Orders, Netted]:
+        """Cross the rows' orders at `close` (R, N).
 
-        Call it between `plan` and `fill`. If nothing is crossed and no limit applies, the ledger
-        stays the same to the bit.
+        Call it between `plan` and `fill`. If nothing is crossed and no limit applies, nothing
+        changes, to the bit.
 
-        Args:
-            ledger: its `buy` and `sell` are read and replaced.
-            close: (N, R).
+        Returns:
+            The portfolio after crossing, each row's part of the net orders, and the net orders of
+            the account.
         """
+        assert orders.part is not None
+        # Asset-first, because sums over rows depend on the order of memory.
+        books = Portfolio(*map(_turned, portfolio))
+        buy, part, closes = map(_turned, (orders.buy_notional, orders.part, close))
         # Crossing first, so that limits apply to the net orders only.
-        crossed = _cross(ledger, close)
-        buy, units = ledger.buy.sum(1), (ledger.sell * ledger.units).sum(1)
-        whole = ((ledger.sell == 1.0) | (ledger.units <= 0.0)).all(1) & (units > 0)
-        allowed_buy, allowed_units = self._allowed(buy, units, close[:, 0], whole)
+        books, buy, part, crossed = _cross(books, buy, part, closes)
+        bought, units = buy.sum(1), (part * books.units).sum(1)
+        whole = ((part == 1.0) | (books.units <= 0.0)).all(1) & (units > 0)
+        allowed_buy, allowed_units = self._allowed(bought, units, closes[:, 0], whole)
         # Scale the rows' orders down to what the venue accepts, in proportion.
-        for orders, wanted, allowed in (
-            (ledger.buy, buy, allowed_buy),
-            (ledger.sell, units, allowed_units),
-        ):
-            fraction = torch.where(allowed == wanted, 1.0, allowed / wanted.clamp_min(1e-200))
-            orders.mul_(fraction.unsqueeze(1))
-        dropped = ((buy > SMALLEST_ORDER) & (allowed_buy == 0)) | (
+        buy = buy * _share(allowed_buy, bought)
+        part = part * _share(allowed_units, units)
+        dropped = ((bought > SMALLEST_ORDER) & (allowed_buy == 0)) | (
             (units > 0) & (allowed_units == 0)
         )
-        return Netted(allowed_buy, allowed_units, whole & (allowed_units > 0), crossed, dropped)
+        netted = Netted(allowed_buy, allowed_units, whole & (allowed_units > 0), crossed, dropped)
+        left = replace(
+            orders,
+            sell_units=_turned(part * books.units),
+            buy_notional=_turned(buy),
+            whole=_turned((part == 1.0) & (books.units != 0)),
+            part=_turned(part),
+        )
+        return Portfolio(*map(_turned, books)), left, netted
 
     def _allowed(
         self, buy: Tensor, units: Tensor, close: Tensor, whole: Tensor
@@ -97,14 +108,36 @@ class Venue:
         return buy, torch.where(rounds & ~whole, steps.minimum(units), units)
 
 
-def _cross(ledger: Ledger, close: Tensor) -> Tensor:
-    """Cross opposite orders at the close and return the crossed notional, (N,) in quote units.
+def _turned(tensor: Tensor) -> Tensor:
+    """Return (R, N) as a contiguous (N, R), or the reverse."""
+    return tensor.t().contiguous()
+
+
+def _share(allowed: Tensor, wanted: Tensor) -> Tensor:
+    """Return which fraction of what is wanted is allowed, (N,) each: (N, 1)."""
+    share = torch.where(allowed == wanted, 1.0, allowed / wanted.clamp_min(TINY))
+    return share.unsqueeze(1)
+
+
+def _cross(
+    books: Portfolio, buy: Tensor, part: Tensor, close: Tensor
+) -> tuple[Portfolio, Tensor, Tensor, Tensor]:
+    """Cross opposite orders at the close.
 
     The side with the larger total is filled in proportion to the orders. A position that is sold
     whole and crossed completely is closed exactly, without a rounding residue.
+
+    Args:
+        books: asset-first.
+        buy: (N, R), notional to buy.
+        part: (N, R), fraction of the position to sell, exactly 1 for the whole position.
+        close: (N, R).
+
+    Returns:
+        The portfolio, `buy` and `part` after that, and the crossed notional, (N,) in quote units.
     """
-    units, buy, sell = ledger.units, ledger.buy, ledger.sell
-    sold = sell * units * close
+    cash, units, paid, high, held = books
+    sold = part * units * close
     bought_all, sold_all = buy.sum(1, keepdim=True), sold.sum(1, keepdim=True)
     # The smaller side is crossed completely; both sides give up the same notional.
     crossed = torch.minimum(bought_all, sold_all)
@@ -112,26 +145,24 @@ def _cross(ledger: Ledger, close: Tensor) -> Tensor:
     taken = torch.where(meet, buy * (crossed / bought_all), 0.0)
     given = torch.where(meet, sold * (crossed / sold_all), 0.0)
     # A whole sell that is crossed completely leaves exactly 0 units, whatever rounding says.
-    closed = (sell == 1.0) & (sold_all <= crossed)
+    closed = (part == 1.0) & (sold_all <= crossed)
     kept = torch.where(meet, torch.where(closed, 0.0, units - given / close).clamp_min(0.0), units)
     # A flat row that buys opens a position: its clock and highest close start here.
     opened = (kept == 0) & (taken > 0)
     # The remaining sell as a fraction of the remaining units. A whole sell stays exactly 1.
     rest = torch.where(
-        (sell == 1.0) | (kept == 0), sell, ((sold - given) / close / kept).clamp_max(1.0)
+        (part == 1.0) | (kept == 0), part, ((sold - given) / close / kept).clamp_max(1.0)
     )
-    ledger.sell.copy_(
-        torch.where(meet, torch.where((sold_all > crossed) & (sold > 0), rest, 0.0), sell)
-    )
-    ledger.buy.copy_(torch.where(meet, torch.where(bought_all > crossed, buy - taken, 0.0), buy))
+    part = torch.where(meet, torch.where((sold_all > crossed) & (sold > 0), rest, 0.0), part)
+    buy = torch.where(meet, torch.where(bought_all > crossed, buy - taken, 0.0), buy)
     # `paid` falls in proportion to the units given and grows by the notional taken: crossing is
     # accounted like a sell and a buy at the close, without costs.
-    ledger.paid.copy_(torch.where(given > 0, ledger.paid * (kept / units), ledger.paid).add_(taken))
-    ledger.units.copy_(torch.where(taken > 0, kept + taken / close, kept))
-    ledger.held.copy_(torch.where(opened | (meet & (ledger.units == 0)), 0.0, ledger.held))
-    ledger.high.copy_(torch.where(opened, close, ledger.high))
-    ledger.cash.copy_((ledger.cash + given.sum(0) - taken.sum(0)).clamp_min(0.0))
-    return crossed.squeeze(1)
+    paid = torch.where(given > 0, paid * (kept / units), paid) + taken
+    units = torch.where(taken > 0, kept + taken / close, kept)
+    held = torch.where(opened | (meet & (units == 0)), 0.0, held)
+    high = torch.where(opened, close, high)
+    cash = (cash + given.sum(0, keepdim=True) - taken.sum(0, keepdim=True)).clamp_min(0.0)
+    return Portfolio(cash, units, paid, high, held), buy, part, crossed.squeeze(1)
 
 
 def sub_account(params: EnvParams, fraction: float) -> EnvParams:

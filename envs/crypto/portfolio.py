@@ -1,7 +1,17 @@
-"""The order rules as pure functions on (R, N) tensors, for the paper trader and simulated broker.
+"""The order rules: pure functions on portfolios, long and short, R rows of N assets.
 
-They have few rows. The rules are those of `ledger` and `short_ledger`, which the environment uses
-in place. Money, units and prices are float64.
+In every bar: `plan` at its close; in the next bar `fill` at its open, then `mark` and, where shorts
+are allowed, `charge` at its close. The environment, the paper trader and the simulated broker call
+these functions, so all apply the same rules. `native/src/orders.h` computes the same in C++, to the
+bit.
+
+A short position has negative units. Every rule applies to its size as it applies to a long one: an
+order towards the position's side increases it, one against it reduces it. No order crosses zero; an
+asset is flat for at least one close between two sides. `docs/shorts.md` has the formulas. Text that
+only shorts need is skipped without them, which does not change a bit.
+
+Money, units and prices are float64. Figures of rows are (R, 1), so that they meet those of assets,
+(R, N).
 """
 
 from __future__ import annotations
@@ -12,42 +22,53 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sweepd.envs.crypto.asset_sum import AssetSum
-from sweepd.envs.crypto.ledger import Filled, Ledger, Rules
-from sweepd.envs.crypto.netting import Netted, Venue
-from sweepd.envs.crypto.short_ledger import ShortLedger
+from sweepd.envs.crypto.rules import SMALLEST_ORDER, Rules
+
+TINY = 1e-200  # avoids 0/0 in quotients whose numerator is 0, too
+# A quantity within this fraction below a whole number of increments (or cents) counts as whole.
+ROUNDING_NOISE = 1e-6
 
 
 class Portfolio(NamedTuple):
-    """Portfolios of R rows, row-first and float64.
+    """Portfolios of R rows.
 
     Attributes:
-        cash: (R,).
+        cash: (R, 1).
         units: (R, N), negative if short.
-        cost: (R, N), average cost (short: proceeds) per unit after fees; 0 if flat.
-        high: (R, N), highest (short: lowest) close since the position was opened; only kept with a
-            trailing stop.
-        held: (R, N), bars held; 0 if flat.
+        paid: (R, N), cost of the units held, fees included; of a short position, minus the proceeds
+            of its sale after fees.
+        high: (R, N), highest (short: lowest) close since the position was opened. Undefined if
+            flat, or if no row has a trailing stop.
+        held: (R, N), bars since the position was opened or its clock restarted; 0 if flat.
     """
 
     cash: Tensor
     units: Tensor
-    cost: Tensor
+    paid: Tensor
     high: Tensor
     held: Tensor
+
+    @property
+    def cost(self) -> Tensor:
+        """Average cost (short: proceeds) per unit after fees, 0 if flat: (R, N)."""
+        return torch.where(self.units != 0, self.paid / self.units, 0.0)
 
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders decided at one close.
+    """Orders decided at one close, at most one per asset.
 
     Attributes:
-        sell_units: (R, N) float64, 0 without an order: of a long position, or short.
-        buy_notional: (R, N) float64, 0 without an order.
-        cover_units: (R, N) float64, units of a short position to buy back; 0 without an order.
+        sell_units: (R, N), 0 without an order: of a long position, or short.
+        buy_notional: (R, N), 0 without an order.
+        cover_units: (R, N), units of a short position to buy back; 0 without an order.
         whole: (R, N) bool, whether the order closes the position.
         restart_clock: (R, N) bool, the holding clock restarts unless the fill bar is a hole.
         dropped: (R,), number of orders below the minimum.
+        part: (R, N), fraction of the position that a sell or a cover closes, exactly 1 for a whole
+            one. None where only units are known, as at a broker.
+        short: (R, N) bool, whether the asset's order is one of the short side. None without shorts,
+            or where only units are known.
     """
 
     sell_units: Tensor
@@ -56,6 +77,8 @@ class Orders:
     whole: Tensor
     restart_clock: Tensor
     dropped: Tensor
+    part: Tensor | None = None
+    short: Tensor | None = None
 
     @classmethod
     def none(cls, rows: int, assets: int) -> Orders:
@@ -65,171 +88,379 @@ class Orders:
         return cls(sells, buys, covers, none[3] > 0, none[3] > 0, none[3, :, 0].clone())
 
 
-def value(portfolio: Portfolio, close: Tensor) -> Tensor:
-    """Return cash plus the value of the units at `close` (R, N): (R,)."""
-    return _marked(_ledger(portfolio), close)[1]
+class Filled(NamedTuple):
+    """What was bought and sold in a bar.
 
-
-def plan_orders(portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules) -> Orders:
-    """Translate `action` (R, N) at `close` (R, N) into orders."""
-    return _orders(*_planned(portfolio, close, action, rules))
-
-
-def plan_netted(
-    portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules, venue: Venue
-) -> tuple[Portfolio, Orders, Netted]:
-    """Plan the orders of rows that are sub-accounts of one account, netted.
-
-    Returns:
-        The portfolio after crossing at `close`, each row's part of the net orders, and the net
-        orders of the account.
+    Attributes:
+        spent: quote units.
+        sold: quote units before slippage and fee.
+        trades: number of orders filled.
+        unfilled: number of orders that met a hole.
     """
-    ledger, restart = _planned(portfolio, close, action, rules)
-    netted = venue.net(ledger, close.t())
-    return to_portfolio(ledger), _orders(ledger, restart), netted
+
+    spent: Tensor
+    sold: Tensor
+    trades: Tensor
+    unfilled: Tensor
+
+    def notional(self, rules: Rules) -> Tensor:
+        """Return the orders' notional in quote units."""
+        return self.spent + self.sold * rules.sell_notional
+
+    def fees(self, rules: Rules) -> Tensor:
+        """Return the orders' fees in quote units."""
+        return self.notional(rules) * rules.fee
 
 
-def _planned(
-    portfolio: Portfolio, close: Tensor, action: Tensor, rules: Rules
-) -> tuple[Ledger, Tensor | None]:
-    ledger, total = _marked(_ledger(portfolio, rules), close)
-    ledger.wish.copy_(action.t())
-    return ledger, ledger.plan(total, close.t().contiguous(), rules, count=True)
+class Charged(NamedTuple):
+    """What the venue did at a close.
+
+    Attributes:
+        charges: borrow fees, less the debt of a bankrupt account that it bears; quote units.
+        bankrupt: bool, whether the account went bankrupt.
+    """
+
+    charges: Tensor
+    bankrupt: Tensor
 
 
-def _orders(ledger: Ledger, restart: Tensor | None) -> Orders:
-    """Read the orders that `Ledger.plan` left in the ledger; `restart` is its result."""
-    reduced, increased, none = ledger.sell * ledger.units, ledger.buy, torch.zeros_like(ledger.buy)
-    sells, buys, covers = reduced, increased, none
-    if isinstance(ledger, ShortLedger):
-        short = ledger.short > 0
-        sells = torch.where(short, increased, reduced)
-        buys = torch.where(short, none, increased)
-        covers = torch.where(short, -reduced, none)
+class Valued(NamedTuple):
+    """A portfolio's value at a close.
+
+    Attributes:
+        close: (R, N).
+        worth: (R, N), value of the units, negative if short.
+        total: (R, 1), with cash.
+    """
+
+    close: Tensor
+    worth: Tensor
+    total: Tensor
+
+
+def asset_sum(values: Tensor) -> Tensor:
+    """Return the sum over the assets, (…, N) to (…, 1), in an order that depends only on N.
+
+    `Tensor.sum` chooses its order of additions by memory position, so a row's last bits would
+    depend on its slot. This one adds halves pairwise.
+    """
+    columns = list(values.unbind(-1))
+    last = columns.pop() if len(columns) % 2 else None  # the last asset, if their number is odd
+    while len(columns) > 1:
+        fold = len(columns) // 2
+        added = [one + two for one, two in zip(columns[:fold], columns[-fold:], strict=True)]
+        columns = added + columns[fold:-fold]  # a middle one stays
+    if last is not None:
+        columns = [columns[0] + last] if columns else [last + 0.0]
+    return columns[0].unsqueeze(-1)
+
+
+def value(portfolio: Portfolio, close: Tensor) -> Valued:
+    """Value portfolios at `close` (R, N)."""
+    worth = portfolio.units * close
+    return Valued(close, worth, asset_sum(worth) + portfolio.cash)
+
+
+def plan(
+    portfolio: Portfolio, valued: Valued, action: Tensor, rules: Rules, *, count: bool = True
+) -> Orders:
+    """Translate `action` (R, N) in [-1, 1] at a close into orders.
+
+    The order of the rules: forced exits, sells, buys, rounding.
+
+    Args:
+        portfolio: at the close.
+        valued: its value.
+        action: of the policy.
+        rules: order parameters.
+        count: whether to count orders below the minimum.
+    """
+    units, size, total = portfolio.units, valued.worth, valued.total
+    scale, _, limit, reserve = (rules.sizing * total).chunk(4, dim=1)
+    short = _short_side(units, action, rules)
+    if short is not None:
+        action, size = torch.where(short, -action, action), size.abs()
+    order = action * scale
+    # What increases a position and what reduces it, in quote units.
+    more = torch.minimum(order, limit - size).clamp_min_(0.0)
+    # 0 - 0 is 0, but -0 is not: the sign of a larger zero depends on the order of memory.
+    less = torch.minimum(0.0 - order, size).clamp_min_(0.0)
+    more, less, restart = _force_exits(portfolio, valued.close, more, less, size, rules)
+    more = _limit_cash(portfolio, valued.worth, more, short, reserve)
+    if short is not None:
+        more = _limit_leverage(total, more, size, rules)
+
+    # If the rest of a position would be worth less than the minimum, it is sold as well. A whole
+    # position is exempt from the minimum. `base` avoids a division by 0.
+    base = torch.maximum(size, rules.minimum)
+    whole = less > base - rules.minimum
+    dropped = torch.zeros_like(total)
+    if count:
+        small = (more > SMALLEST_ORDER) & (more < rules.minimum)
+        small |= (less > SMALLEST_ORDER) & (less < rules.minimum) & ~whole
+        dropped = _count(small)
+    more = more * (more >= rules.minimum)
+    part = torch.where(whole, 1.0, less * (less >= rules.minimum) / base)
+    if rules.increment is not None:
+        part = _round_part(part, units, rules.increment)
+    closed, buys = part * units, _buys(more, rules.increment)
+    sells, covers = closed, torch.zeros_like(closed)
+    if short is not None:
+        # A short sale is an order of units: rounded down to increments, like every sale.
+        sells = torch.where(short, _rounded(more / valued.close, rules.increment), closed)
+        buys, covers = torch.where(short, 0.0, buys), torch.where(short, -closed, 0.0)
     return Orders(
-        sell_units=_by_row(sells),
-        buy_notional=_by_row(buys),
-        cover_units=_by_row(covers),
-        whole=_by_row((ledger.sell == 1.0) & (ledger.units != 0)),
-        restart_clock=_by_row(torch.zeros_like(ledger.units) if restart is None else restart) > 0,
-        dropped=ledger.dropped,
+        sell_units=sells,
+        buy_notional=buys,
+        cover_units=covers,
+        whole=part == 1.0,
+        restart_clock=restart,
+        dropped=dropped.squeeze(1),
+        part=part,
+        short=short,
     )
 
 
-def fill_orders(
-    portfolio: Portfolio, orders: Orders, open_: Tensor, hole: Tensor | None, rules: Rules
+def _short_side(units: Tensor, action: Tensor, rules: Rules) -> Tensor | None:
+    """Return where an order is one of the short side; None if no row allows shorts."""
+    if not rules.shorts:
+        return None
+    return (units < 0) | ((units == 0) & (action < 0) & (rules.short_allowed > 0))
+
+
+def _force_exits(
+    portfolio: Portfolio, close: Tensor, more: Tensor, less: Tensor, size: Tensor, rules: Rules
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Apply the holding rule and, before it, trailing stops; both override the action.
+
+    Neither applies to flat positions: their `high` is the last close or 0, and their clock is 0.
+
+    Returns:
+        The orders, and which clocks restart.
+    """
+    restart = torch.zeros_like(size, dtype=torch.bool)
+    if rules.holding_rule:
+        restart = portfolio.held >= rules.max_holding_bars
+        more = more * ~restart
+        less = torch.where(restart, size * rules.max_holding_fraction, less)
+    if rules.stops:
+        stopped = close < portfolio.high * rules.stop_level
+        if rules.shorts:
+            above = close > portfolio.high * rules.cover_level
+            stopped = torch.where(portfolio.units < 0, above, stopped)
+        more, restart = more * ~stopped, restart & ~stopped
+        less = torch.where(stopped, size, less)
+    return more, less, restart
+
+
+def _limit_cash(
+    portfolio: Portfolio, worth: Tensor, more: Tensor, short: Tensor | None, reserve: Tensor
+) -> Tensor:
+    """Scale all buys of a row by one factor: the cash above the reserve limits them.
+
+    The proceeds of this bar's sells are not available yet, nor is what short positions owe.
+    """
+    if short is None:
+        return more * _share(portfolio.cash - reserve, more)
+    money = portfolio.cash - _debt(worth) - reserve
+    return torch.where(short, more, more * _share(money, torch.where(short, 0.0, more)))
+
+
+def _limit_leverage(total: Tensor, more: Tensor, size: Tensor, rules: Rules) -> Tensor:
+    """Scale orders so that the positions' sizes together stay within the leverage."""
+    room = rules.leverage * total - asset_sum(size)
+    # A bankrupt account has none.
+    return more * _share(room * (total > rules.bankrupt_value), more)
+
+
+def _share(available: Tensor, wanted: Tensor) -> Tensor:
+    """Return the fraction of all that is wanted (R, N) that is available (R, 1)."""
+    return (available / asset_sum(wanted).clamp_min(TINY)).clamp(0.0, 1.0)
+
+
+def _debt(worth: Tensor) -> Tensor:
+    """Return the value of the short positions, without sign: (R, 1)."""
+    return asset_sum((-worth).clamp_min(0.0))
+
+
+def _round_part(part: Tensor, units: Tensor, increment: Tensor) -> Tensor:
+    """Round partial sells and covers down to increments, for assets with one.
+
+    Whole positions are not rounded: a remainder below one increment could never be sold, and the
+    position would stay open.
+    """
+    held = units.abs()
+    fraction = (_rounded(part * held, increment) / held.clamp_min(TINY)).clamp_max(1.0)
+    return torch.where((increment > 0) & (part < 1.0), fraction, part)
+
+
+def _rounded(units: Tensor, increment: Tensor | None) -> Tensor:
+    """Round units down to increments, for assets with one."""
+    if increment is None:
+        return units
+    step = torch.where(increment > 0, increment, 1.0)
+    steps = torch.floor(units / step + ROUNDING_NOISE) * step
+    return torch.where(increment > 0, steps, units)
+
+
+def _buys(notional: Tensor, increment: Tensor | None) -> Tensor:
+    """Round notionals down to cents, for assets with an increment."""
+    if increment is None:
+        return notional
+    cents = torch.floor(notional * 100.0 + ROUNDING_NOISE) / 100.0
+    return torch.where(increment > 0, cents, notional)
+
+
+def fill(
+    portfolio: Portfolio,
+    orders: Orders,
+    open_: Tensor,
+    hole: Tensor | None,
+    rules: Rules,
+    *,
+    count: bool = True,
 ) -> tuple[Portfolio, Filled]:
-    """Fill orders at the next bar's open. Call it once per bar, also without orders.
+    """Fill orders at the next bar's open, and advance the holding clocks by that bar.
+
+    Call it once per bar, also without orders.
 
     Args:
         portfolio: before the bar.
-        orders: decided at the previous close.
+        orders: decided at the previous close. Those that meet a hole expire unfilled.
         open_: (R, N).
         hole: (R, N) bool, or None without holes.
         rules: order parameters.
+        count: whether to count filled and unfilled orders.
 
     Returns:
         The portfolio after the bar's open, and what was filled.
     """
-    ledger = _ledger(portfolio, rules)
-    reduced, increased = orders.sell_units, orders.buy_notional
-    if isinstance(ledger, ShortLedger):
-        short_sale = (orders.sell_units > 0) & (portfolio.units <= 0)
-        ledger.short.copy_((short_sale | (orders.cover_units > 0)).t())
-        increased = torch.where(short_sale, orders.sell_units, increased)
-        reduced = torch.where(short_sale, 0.0, orders.sell_units + orders.cover_units)
-    ledger.buy.copy_(increased.t())
-    # The broker knows units, the ledger fractions of the position. The quotient is exactly 1 for a
-    # whole position; rows without units have no order and would give 0 / 0.
-    ledger.sell.copy_(torch.where(reduced > 0, reduced / portfolio.units.abs(), 0.0).t())
-    tradable = None if hole is None else (~hole.t()).double()
-    ledger.fill(orders.restart_clock.t().double(), open_.t(), tradable, rules, count=True)
-    ledger.settle(rules)
-    return to_portfolio(ledger), ledger.filled(rules)
+    cash, units, paid, high, held = portfolio
+    part, short = orders.part, orders.short
+    if part is None:
+        part, short = _placed(orders, units, rules)
+    buys, opened, restart = orders.buy_notional, orders.sell_units, orders.restart_clock
+    trades = unfilled = torch.zeros_like(cash)
+    if count:
+        ordered = (buys > 0) | (opened > 0) | (orders.cover_units > 0)
+        trades = _count(ordered if hole is None else ordered & ~hole)
+        unfilled = unfilled if hole is None else _count(ordered & hole)
+    if hole is not None:
+        met = ~hole
+        part, buys, opened, restart = part * met, buys * met, opened * met, restart & met
+
+    bought, cost = buys / open_ * rules.buy_rate, buys
+    spent, sold = buys, part * units * open_
+    if short is not None:
+        proceeds = opened * open_
+        bought = torch.where(short, -opened, bought)
+        cost = torch.where(short, -(proceeds * rules.sell_rate), cost)
+        # Buying back takes as many quote units as a buy that brings these units.
+        spent = torch.where(short, -sold / rules.buy_rate, spent)
+        sold = torch.where(short, proceeds, sold)
+    # A whole order (exactly 1) keeps exactly 0 units, so no rounding residue stays in the book.
+    kept = 1.0 - part
+    # A position that was flat starts its clock at 0.
+    left = units * kept
+    still_open = left != 0
+    # Units and cost fall by the same fraction: average-cost accounting.
+    units, paid = left + bought, paid * kept + cost
+    filled = Filled(asset_sum(spent), asset_sum(sold), trades, unfilled)
+    rest = cash - filled.spent
+    # Rounding could spend a last bit more than the cash. With shorts, cash may fall below 0.
+    cash = rest.clamp_min(0.0)
+    if rules.shorts:
+        cash = torch.where(rules.short_allowed > 0, rest, cash)
+    cash = cash + filled.sold * rules.sell_rate
+    held = (held + 1.0).mul_(still_open)
+    if rules.holding_rule:
+        held = held * ~restart
+    return Portfolio(cash, units, paid, high * still_open if rules.stops else high, held), filled
 
 
-class Charged(NamedTuple):
-    """What the venue took at a close, (…, R) each.
-
-    Attributes:
-        charges: as in `ShortLedger`, quote units.
-        notional: of liquidated positions, quote units.
-        fees: of liquidated positions, quote units.
-    """
-
-    charges: Tensor
-    notional: Tensor
-    fees: Tensor
+def _placed(orders: Orders, units: Tensor, rules: Rules) -> tuple[Tensor, Tensor | None]:
+    """Return `part` and `short` of orders in units."""
+    sold_short = (orders.sell_units > 0) & (units <= 0)
+    reduced = torch.where(sold_short, 0.0, orders.sell_units + orders.cover_units)
+    # The quotient is exactly 1 for a whole position.
+    part = torch.where(reduced > 0, reduced / units.abs(), 0.0)
+    return part, sold_short | (orders.cover_units > 0) if rules.shorts else None
 
 
-def charge_margin(
-    portfolio: Portfolio, close: Tensor, hole: Tensor | None, rules: Rules
-) -> tuple[Portfolio, Charged]:
-    """Charge the bar's borrow fee at `close` (R, N), and liquidate where the margin is too small.
-
-    Call it once per bar, after `fill_orders`, where shorts are allowed.
-
-    Returns:
-        The portfolio after that, and what the venue took.
-    """
-    ledger = _ledger(portfolio, rules)
-    assert isinstance(ledger, ShortLedger)
-    ledger.mark(close.t())
-    ledger.settle(rules)  # no orders
-    ledger.charge(rules, None if hole is None else (~hole.t()).double())
-    done = ledger.filled(rules)
-    return to_portfolio(ledger), Charged(ledger.charges, done.notional, done.fees)
+def _count(marks: Tensor) -> Tensor:
+    return marks.sum(1, keepdim=True, dtype=torch.float64)
 
 
 def mark(portfolio: Portfolio, close: Tensor, rules: Rules) -> Portfolio:
     """Update the highest closes with the bar's close (R, N), if a trailing stop is on."""
-    ledger = _ledger(portfolio, rules)
-    if rules.stops:
-        ledger.raise_highs(close.t())
-    return to_portfolio(ledger)
+    if not rules.stops:
+        return portfolio
+    high = torch.maximum(portfolio.high, close)
+    if rules.shorts:
+        # `fill` sets it to 0 where the position is new.
+        lowest = torch.where(portfolio.high > 0, torch.minimum(portfolio.high, close), close)
+        high = torch.where(portfolio.units < 0, lowest, high)
+    return portfolio._replace(high=high)
 
 
-def observe_portfolio(portfolio: Portfolio, close: Tensor, held_scale: float) -> Tensor:
-    """Return the observation of a portfolio: (R, 1 + 3N) float32, see `Ledger.observe`."""
-    rows, assets = portfolio.units.shape
-    # For long positions it is `Ledger.observe`, to the bit.
-    ledger, total = _marked(_filled_in(ShortLedger(rows, assets), portfolio), close)
-    return _by_row(ledger.observe(total, torch.full_like(total, 1.0 / held_scale)).float())
+def charge(
+    portfolio: Portfolio, filled: Filled, close: Tensor, hole: Tensor | None, rules: Rules
+) -> tuple[Portfolio, Filled, Charged]:
+    """Charge the bar's borrow fee at the close, and liquidate where the margin is too small.
+
+    Call it once per bar, after `mark`, where shorts are allowed. Positions without a bar, in a
+    hole, cannot be liquidated; the check repeats at every close.
+
+    Args:
+        portfolio: at the bar's close.
+        filled: what the bar's orders did.
+        close: (R, N).
+        hole: (R, N) bool, or None without holes.
+        rules: order parameters.
+
+    Returns:
+        The portfolio after that, `filled` with what was liquidated, and what the venue did.
+    """
+    worth = portfolio.units * close
+    debt, sum_worth = _debt(worth), asset_sum(worth)
+    fee = (debt + (-portfolio.cash).clamp_min(0.0)) * rules.borrow_rate
+    portfolio = portfolio._replace(cash=portfolio.cash - fee)
+    call = sum_worth + portfolio.cash < rules.maintenance * (sum_worth + (debt + debt))
+    closing = call if hole is None else call & ~hole
+    portfolio, filled = _liquidate(portfolio, filled, close, closing, rules)
+    # A bankrupt account has no positions, not even in a hole; the venue bears what it owes.
+    bankrupt = value(portfolio, close).total < rules.bankrupt_value
+    portfolio, filled = _liquidate(portfolio, filled, close, bankrupt, rules)
+    missing = rules.bankrupt_value - value(portfolio, close).total
+    cash = torch.where(bankrupt, rules.bankrupt_value, portfolio.cash)
+    charged = Charged(fee - torch.where(bankrupt, missing, 0.0), bankrupt)
+    return portfolio._replace(cash=cash), filled, charged
 
 
-def to_portfolio(ledger: Ledger) -> Portfolio:
-    """Copy a ledger's portfolios to row-first tensors."""
-    is_open = ledger.units != 0
-    cost = torch.where(is_open, ledger.paid / ledger.units, 0.0)
-    high = torch.where(is_open, ledger.high, 0.0)
-    return Portfolio(
-        ledger.cash.clone(),
-        *(_by_row(tensor) for tensor in (ledger.units, cost, high, ledger.held)),
+def _liquidate(
+    portfolio: Portfolio, filled: Filled, close: Tensor, closing: Tensor, rules: Rules
+) -> tuple[Portfolio, Filled]:
+    """Close positions at the close where `closing`, (R, N) or (R, 1) bool."""
+    worth = portfolio.units * close
+    closing = closing & (worth != 0)
+    spent = asset_sum((-worth).clamp_min(0.0) * closing) / rules.buy_rate
+    sold = asset_sum(worth.clamp_min(0.0) * closing)
+    cash = portfolio.cash + sold * rules.sell_rate - spent
+    left = (position * ~closing for position in portfolio[1:])
+    filled = filled._replace(
+        spent=filled.spent + spent, sold=filled.sold + sold, trades=filled.trades + _count(closing)
     )
+    return Portfolio(cash, *left), filled
 
 
-def _ledger(portfolio: Portfolio, rules: Rules | None = None) -> Ledger:
-    """Copy portfolios to a new ledger for these rules."""
-    kind = ShortLedger if rules is not None and rules.shorts else Ledger
-    rows, assets = portfolio.units.shape
-    return _filled_in(kind(rows, assets, portfolio.units.device), portfolio)
+def observe(portfolio: Portfolio, valued: Valued, inverse_held_scale: Tensor | float) -> Tensor:
+    """Return what the policy observes of a portfolio: (R, 1 + 3N) float64.
 
-
-def _filled_in(ledger: Ledger, portfolio: Portfolio) -> Ledger:
-    ledger.cash.copy_(portfolio.cash)
-    ledger.units.copy_(portfolio.units.t())
-    ledger.paid.copy_((portfolio.cost * portfolio.units).t())
-    ledger.held.copy_(portfolio.held.t())
-    ledger.high.copy_(portfolio.high.t())
-    return ledger
-
-
-def _marked(ledger: Ledger, close: Tensor) -> tuple[Ledger, Tensor]:
-    """Value a ledger at `close` (R, N); return it, and the portfolios' values (R,)."""
-    ledger.mark(close.t())
-    return ledger, AssetSum(ledger.worth)() + ledger.cash
-
-
-def _by_row(tensor: Tensor) -> Tensor:
-    """Copy (N, R) to a contiguous (R, N)."""
-    return tensor.t().clone(memory_format=torch.contiguous_format)
+    Cash fraction, N weights (negative if short), N unrealised returns (0 if flat), and N values of
+    min(1, bars held / held_scale).
+    """
+    _, worth, total = valued
+    # Flat positions have 0 / TINY = 0.
+    gain = (worth - portfolio.paid) / portfolio.paid.abs().clamp_min_(TINY)
+    clock = (portfolio.held * inverse_held_scale).clamp_max_(1.0)
+    return torch.cat([portfolio.cash / total, worth / total, gain, clock], dim=1)

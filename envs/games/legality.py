@@ -88,7 +88,7 @@ class NumberRows(FaultLatch):
 
     def legal(self, action: Tensor) -> Tensor:
         """Record actions, (rows, components), and return legal ones in their place, float64."""
-        self.record(action.t().double(), torch.empty_like(self._largest))
+        self.record(action.t().double())
         # NaN becomes 0: the row is faulty, and its numbers must stay finite until `check`.
         return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
 

@@ -14,9 +14,9 @@ from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.trading.brokers.base import LIQUIDATED, AccountState, Broker, Fill, Order, Side
 from sweepd.deploy.trading.flows import Flow
 from sweepd.envs.crypto.data.timeframe import bar_number, bar_time, bars_per_year
-from sweepd.envs.crypto.ledger import Rules
 from sweepd.envs.crypto.params import EnvParams, Instruments
-from sweepd.envs.crypto.portfolio import Orders, Portfolio, charge_margin, fill_orders
+from sweepd.envs.crypto.portfolio import Filled, Orders, Portfolio, charge, fill
+from sweepd.envs.crypto.rules import Rules
 
 Array = NDArray[np.float64]
 
@@ -143,11 +143,11 @@ class SimBroker(Broker):
             amounts[asset, asset] = order.units
             orders.buy_notional[asset, asset] = order.notional
         # Fills do not depend on cost basis, highest closes and holding times.
-        cash, units = self._cash.expand(count).clone(), self._units.expand(count, -1).clone()
+        cash, units = self._cash.expand(count, 1).clone(), self._units.expand(count, -1).clone()
         before = Portfolio(cash, units, *torch.zeros(3, count, count, dtype=torch.float64))
         opens = torch.from_numpy(open_).expand(count, -1)
         holes = torch.from_numpy(hole).expand(count, -1)
-        after, filled = fill_orders(before, orders, opens, holes, self._rules)
+        after, filled = fill(before, orders, opens, holes, self._rules)
         # Rounding of the rows' sum may exceed the cash, which is limited before sells are credited.
         moved = after.cash - before.cash
         spent, received = moved.clamp_max(0.0).sum(), moved.clamp_min(0.0).sum()
@@ -155,12 +155,13 @@ class SimBroker(Broker):
         self._cash = (self._cash + spent).clamp_min(least) + received
         bought = after.units.diagonal() - self._units
         self._units = after.units.diagonal().clone()
+        notionals, fees = filled.notional(self._rules), filled.fees(self._rules)
         for order in self._pending:
             asset = self._tickers.index(order.ticker)
             if hole[asset]:
                 self._settled.append(Fill(order, "unfilled", time))
                 continue
-            notional, fee = float(filled.notional[asset]), float(filled.fees[asset])
+            notional, fee = float(notionals[asset]), float(fees[asset])
             slipped = 1.0 + self._slippage if order.side == "buy" else 1.0 - self._slippage
             amount, price = abs(float(bought[asset])), float(open_[asset]) * slipped
             self._settled.append(Fill(order, "filled", time, amount, notional, fee, price))
@@ -179,9 +180,10 @@ class SimBroker(Broker):
         if not self._rules.shorts:
             return
         nothing = torch.zeros(3, 1, len(self._tickers), dtype=torch.float64)
-        before = Portfolio(self._cash.view(1), self._units.unsqueeze(0), *nothing)
+        before = Portfolio(self._cash.view(1, 1), self._units.unsqueeze(0), *nothing)
         closes, holes = (torch.from_numpy(values).unsqueeze(0) for values in (close, hole))
-        after, _ = charge_margin(before, closes, holes, self._account_rules)
+        none = Filled(*torch.zeros(4, 1, 1, dtype=torch.float64))
+        after, _, _ = charge(before, none, closes, holes, self._account_rules)
         closed = (before.units[0] != 0) & (after.units[0] == 0)
         fills = [
             self._liquidation(time, asset, float(close[asset]))
@@ -193,8 +195,8 @@ class SimBroker(Broker):
             fill.notional - fill.fee if fill.order.side == "sell" else -fill.notional
             for fill in fills
         )
-        self._charges = float(self._cash) + moved - float(after.cash[0])
-        self._cash, self._units = after.cash[0].clone(), after.units[0].clone()
+        self._charges = float(self._cash) + moved - float(after.cash)
+        self._cash, self._units = after.cash[0, 0].clone(), after.units[0].clone()
 
     def _liquidation(self, time: int, asset: int, close: float) -> Fill:
         """Return the result of closing a whole position at a close."""

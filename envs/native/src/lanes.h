@@ -91,7 +91,7 @@ static inline vec floor(vec x) {
     return x;
 }
 
-// The sum of x[0 … count - 1], in the order of `AssetSum`: halves are added pairwise. Overwrites x.
+// The sum of x[0 … count - 1], in the order of `asset_sum`: halves are added pairwise. Overwrites x.
 static inline vec sum(vec* x, int count) {
     if (count == 1) return x[0] + 0.0;
     vec last = x[count - 1];

@@ -21,9 +21,9 @@ from sweepd.deploy.trading.paper_trader import Entry, PaperTrader
 from sweepd.deploy.trading.risk import Conditions, RiskRules, RiskVerdict, Situation
 from sweepd.deploy.trading.risk_limits import RiskLimits, parse_limits, tightened
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.ledger import Rules
 from sweepd.envs.crypto.params import EnvParams, Instruments
-from sweepd.envs.crypto.portfolio import Orders, Portfolio, fill_orders, plan_orders
+from sweepd.envs.crypto.portfolio import Orders, Portfolio, fill, plan, value
+from sweepd.envs.crypto.rules import Rules
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import ensemble_of, small_bundle
 from tests.deploy.trading.test_paper_trader import TICKERS, market_bars
@@ -279,10 +279,11 @@ def plans(draw: st.DrawFn) -> tuple[Portfolio, Orders, torch.Tensor, Rules]:
     close = torch.from_numpy(np.tile(rng.uniform(10, 20, assets), (rows, 1)))
     held = torch.from_numpy(rng.integers(0, 6, (rows, assets)).astype(np.float64)) * (units > 0)
     high = close * torch.from_numpy(rng.uniform(1.0, 1.1, (rows, assets)))
-    portfolio = Portfolio(cash, units, close * (units > 0), high * (units > 0), held)
+    portfolio = Portfolio(cash.unsqueeze(1), units, close * (units > 0), high * (units > 0), held)
     # What rows buy and sell of one asset at once was crossed between them before.
     action = np.tile(rng.uniform(-1, 1, assets), (rows, 1)) * rng.uniform(0.2, 1, (rows, 1))
-    return portfolio, plan_orders(portfolio, close, torch.from_numpy(action), rules), close, rules
+    orders = plan(portfolio, value(portfolio, close), torch.from_numpy(action), rules)
+    return portfolio, orders, close, rules
 
 
 def sent(orders: Orders) -> int:
@@ -312,7 +313,7 @@ def test_a_verdict_removes_what_it_forbids(
         assert sent(left) <= verdict.most_orders
     assert (left.buy_notional <= plan.buy_notional).all()
     assert (left.whole <= (left.sell_units > 0)).all()
-    after, _ = fill_orders(portfolio, left, close * 1.1, None, rules)
+    after, _ = fill(portfolio, left, close * 1.1, None, rules)
     assert (after.cash >= 0.0).all()
     assert (after.units >= 0.0).all()
     if sell_all:

@@ -25,9 +25,9 @@ from sweepd.deploy.trading.paper_trader import PaperTrader
 from sweepd.deploy.trading.replay import replay
 from sweepd.deploy.trading.risk import RiskVerdict
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.ledger import Rules
 from sweepd.envs.crypto.params import SHORTS, EnvParams, Instruments
-from sweepd.envs.crypto.portfolio import Portfolio, plan_orders
+from sweepd.envs.crypto.portfolio import Portfolio, plan, value
+from sweepd.envs.crypto.rules import Rules
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import FakeStudy, ensemble_of, small_bundle
 from tests.deploy.trading.test_paper_trader import (
@@ -247,27 +247,27 @@ def test_risk_rules_reduce_and_increase_on_both_sides() -> None:
     rules = Rules.of(params, Instruments.unrestricted(4), bars_per_year=8766.0)
     units = torch.tensor([[40.0, -40.0, 0.0, 0.0]], dtype=torch.float64)
     held = Portfolio(
-        torch.tensor([10_000.0], dtype=torch.float64), units, units * 0, units * 0, units * 0
+        torch.tensor([[10_000.0]], dtype=torch.float64), units, units * 0, units * 0, units * 0
     )
     close = torch.full((1, 4), 100.0, dtype=torch.float64)
     action = torch.tensor([[-0.5, 0.5, -0.5, 0.5]], dtype=torch.float64)
-    plan = plan_orders(held, close, action, rules)
-    assert (plan.sell_units > 0).tolist() == [[True, False, True, False]]
-    assert (plan.cover_units > 0).tolist() == [[False, True, False, False]]
-    assert (plan.buy_notional > 0).tolist() == [[False, False, False, True]]
+    orders = plan(held, value(held, close), action, rules)
+    assert (orders.sell_units > 0).tolist() == [[True, False, True, False]]
+    assert (orders.cover_units > 0).tolist() == [[False, True, False, False]]
+    assert (orders.buy_notional > 0).tolist() == [[False, False, False, True]]
 
-    left, dropped = risk.apply(RiskVerdict(buys=False), plan, held, close)
+    left, dropped = risk.apply(RiskVerdict(buys=False), orders, held, close)
     assert dropped == 2
     assert (left.sell_units > 0).tolist() == [[True, False, False, False]]
     assert (left.cover_units > 0).tolist() == [[False, True, False, False]]
     assert not bool((left.buy_notional > 0).any())
 
-    left, dropped = risk.apply(RiskVerdict(sell_all=True, buys=False), plan, held, close)
+    left, dropped = risk.apply(RiskVerdict(sell_all=True, buys=False), orders, held, close)
     assert left.sell_units.tolist() == [[40.0, 0.0, 0.0, 0.0]]
     assert left.cover_units.tolist() == [[0.0, 40.0, 0.0, 0.0]]
     assert left.whole.tolist() == [[True, True, False, False]]
     assert dropped == 2
 
-    left, dropped = risk.apply(RiskVerdict(most_orders=3), plan, held, close)
+    left, dropped = risk.apply(RiskVerdict(most_orders=3), orders, held, close)
     assert dropped == 1
     assert float(left.cover_units.sum()) > 0.0

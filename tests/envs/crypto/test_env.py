@@ -49,7 +49,7 @@ def test_values_change_by_price_moves_less_fees_and_slippage(
         intraday = (after.units * (closes[bar + 1] - opens[bar + 1])).sum(1)
         expected = value + overnight + intraday - account.fees - slipped
         torch.testing.assert_close(account.value, expected, rtol=1e-9, atol=0.0)
-        held = after.cash + (after.units * closes[bar + 1]).sum(1)
+        held = after.cash[:, 0] + (after.units * closes[bar + 1]).sum(1)
         torch.testing.assert_close(account.value, held, rtol=1e-12, atol=0.0)
 
 

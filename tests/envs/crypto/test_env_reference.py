@@ -152,7 +152,7 @@ def compare(
             )
             same(getattr(book, name)[going_on], wanted[going_on], 100 * relative, 1e-12)
         same(
-            book.cash[going_on],
+            book.cash[going_on, 0],
             np.array([own.cash for own in plain])[going_on],
             100 * relative,
             1e-9,

@@ -117,7 +117,7 @@ def test_a_buffer_of_another_size_is_refused() -> None:
 def test_tensors_with_other_gaps_are_refused() -> None:
     env = CryptoEnv(sample_market(1), EnvParams(), WINDOWS, 65)
     env.reset(0)
-    env._ledger.held = torch.zeros(3, 65, dtype=torch.float64)
+    env._held = torch.zeros(3, 65, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"held has the strides \(65, 1\), not \(72, 1\)"):
         env.step(torch.zeros(65, 3))
 

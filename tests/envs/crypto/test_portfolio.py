@@ -7,18 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweepd.envs.crypto.asset_sum import AssetSum
 from sweepd.envs.crypto.env import CryptoEnv
-from sweepd.envs.crypto.ledger import Rules
 from sweepd.envs.crypto.params import EnvParams, Instruments
-from sweepd.envs.crypto.portfolio import (
-    Portfolio,
-    fill_orders,
-    mark,
-    observe_portfolio,
-    plan_orders,
-    value,
-)
+from sweepd.envs.crypto.portfolio import Portfolio, asset_sum, fill, mark, observe, plan, value
+from sweepd.envs.crypto.rules import Rules
 from tests.envs.market_samples import random_params, sample_market
 
 RULES = Instruments((0.0, 20.0, 0.0), (1e-3, 0.0, 0.5))
@@ -41,31 +33,31 @@ def test_the_functions_equal_the_environment(seed: int, rows: int, holes: float)
         action = torch.rand(rows, 3, generator=generator) * 2 - 1
         obs = env.step(action).obs
         before = [part.clone() for part in portfolio]
-        orders = plan_orders(portfolio, closes[bar], action, rules)
-        after, fills = fill_orders(portfolio, orders, opens[bar + 1], hole[bar + 1], rules)
+        orders = plan(portfolio, value(portfolio, closes[bar]), action, rules)
+        after, fills = fill(portfolio, orders, opens[bar + 1], hole[bar + 1], rules)
         for part, copy in zip(portfolio, before, strict=True):
             assert torch.equal(part, copy)  # pure: the input is unchanged
         portfolio = mark(after, closes[bar + 1], rules)
         account, theirs = env.account, env.portfolio()
         assert account is not None
         assert torch.equal(orders.dropped, account.dropped)
-        assert torch.equal(fills.trades, account.trades)
-        assert torch.equal(fills.unfilled, account.unfilled)
-        torch.testing.assert_close(fills.fees, account.fees, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(fills.notional, account.notional, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(
-            value(portfolio, closes[bar + 1]), account.value, rtol=1e-12, atol=0
-        )
+        assert torch.equal(fills.trades[:, 0], account.trades)
+        assert torch.equal(fills.unfilled[:, 0], account.unfilled)
+        assert torch.equal(fills.fees(rules)[:, 0], account.fees)
+        assert torch.equal(fills.notional(rules)[:, 0], account.notional)
+        assert torch.equal(value(portfolio, closes[bar + 1]).total[:, 0], account.value)
         for one, two in zip(portfolio, theirs, strict=True):
-            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
-        seen = observe_portfolio(portfolio, closes[bar + 1], params.held_scale)
-        torch.testing.assert_close(seen, obs[:, :10], rtol=1e-6, atol=1e-7)
+            assert torch.equal(one, two)
+        seen = observe(
+            portfolio, value(portfolio, closes[bar + 1]), 1.0 / params.held_scale
+        ).float()
+        assert torch.equal(seen, obs[:, :10])
 
 
 def open_portfolio(cash: list[float], assets: int) -> Portfolio:
     """Make portfolios without positions, one row per amount of cash."""
     nothing = [torch.zeros(len(cash), assets, dtype=torch.float64) for _ in range(4)]
-    return Portfolio(torch.tensor(cash, dtype=torch.float64), *nothing)
+    return Portfolio(torch.tensor(cash, dtype=torch.float64).unsqueeze(1), *nothing)
 
 
 def one_position(
@@ -76,9 +68,8 @@ def one_position(
         units=torch.tensor([[units]], dtype=torch.float64)
     )
     made = Rules.of(params, rules or Instruments.unrestricted(1))
-    return plan_orders(
-        portfolio, torch.tensor([[close]], dtype=torch.float64), torch.tensor([[action]]), made
-    )
+    at = value(portfolio, torch.tensor([[close]], dtype=torch.float64))
+    return plan(portfolio, at, torch.tensor([[action]]), made)
 
 
 # V is 2,000 in all cases: 1,000 in cash and 1,000 in the position.
@@ -137,7 +128,7 @@ def test_money_from_sells_isnt_spent_in_the_same_bar() -> None:
     )
     rules = Rules.of(EnvParams(action_scale=1.0, cash_reserve=0.0), Instruments.unrestricted(2))
     close = torch.tensor([[100.0, 100.0]], dtype=torch.float64)
-    orders = plan_orders(portfolio, close, torch.tensor([[-1.0, 1.0]]), rules)
+    orders = plan(portfolio, value(portfolio, close), torch.tensor([[-1.0, 1.0]]), rules)
     assert orders.sell_units.tolist() == [[10.0, 0.0]]
     assert orders.buy_notional[0].tolist() == pytest.approx([0.0, 20.0])
 
@@ -167,10 +158,10 @@ def test_average_cost_includes_fees_and_outlives_partial_sells() -> None:
 
     portfolio = open_portfolio([1000.0], 1)
     for action, open_ in ((1.0, 50.0), (1.0, 80.0), (-0.5, 60.0)):
-        orders = plan_orders(portfolio, price(open_), torch.tensor([[action]]), rules)
+        orders = plan(portfolio, value(portfolio, price(open_)), torch.tensor([[action]]), rules)
         paid = orders.buy_notional.item()
         before = portfolio
-        portfolio, _ = fill_orders(portfolio, orders, price(open_), None, rules)
+        portfolio, _ = fill(portfolio, orders, price(open_), None, rules)
         if action > 0:
             units = paid * 0.99 / (open_ * 1.02)
             spent = before.units.item() * before.cost.item() + paid
@@ -185,15 +176,16 @@ def test_average_cost_includes_fees_and_outlives_partial_sells() -> None:
 
 
 @pytest.mark.parametrize("assets", [*range(1, 12), 64])
-def test_sums_over_assets_are_right_and_the_same_in_every_column(assets: int) -> None:
+def test_sums_over_assets_are_right_and_the_same_in_every_row(assets: int) -> None:
     column = torch.rand(
         assets, generator=torch.Generator().manual_seed(assets), dtype=torch.float64
     ).exp()
     for rows in (1, 7, 33, 100):
-        values = torch.stack([column.unsqueeze(1).expand(-1, rows)] * 2)
-        sums = AssetSum(values)()
-        assert sums.shape == (2, rows)
-        assert len(sums.unique()) == 1
-        assert float(sums[0, 0]) == pytest.approx(sum(column.tolist()), rel=1e-14)
-        sums.add_(1.0)
-        assert torch.equal(values[0, :, 0], column)  # the input is unchanged
+        values = column.expand(rows, -1)
+        for memory in (values.contiguous(), values.t().contiguous().t()):
+            sums = asset_sum(memory)
+            assert sums.shape == (rows, 1)
+            assert len(sums.unique()) == 1
+            assert float(sums[0]) == pytest.approx(sum(column.tolist()), rel=1e-14)
+            sums.add_(1.0)
+            assert torch.equal(memory[0], column)  # the input is unchanged

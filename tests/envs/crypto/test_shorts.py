@@ -12,17 +12,19 @@ from torch import Tensor
 
 from sweepd.envs.crypto.data.timeframe import bars_per_year
 from sweepd.envs.crypto.env import CryptoEnv
-from sweepd.envs.crypto.ledger import BANKRUPT_VALUE, Rules
 from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.portfolio import (
+    Charged,
     Filled,
+    Orders,
     Portfolio,
-    charge_margin,
-    fill_orders,
-    observe_portfolio,
-    plan_orders,
+    charge,
+    fill,
+    observe,
+    plan,
     value,
 )
+from sweepd.envs.crypto.rules import BANKRUPT_VALUE, Rules
 from sweepd.envs.support.errors import InputError
 from tests.envs.market_samples import WINDOWS, random_short_params, sample_market
 from tests.extra import with_extra
@@ -42,8 +44,19 @@ def rules_of(params: EnvParams, assets: int, increments: tuple[float, ...] = ())
 
 def portfolio(cash: float, *units: float) -> Portfolio:
     held = row(*units)
-    cost = torch.where(held != 0, 100.0, 0.0).double()
-    return Portfolio(torch.tensor([cash], dtype=torch.float64), held, cost, cost, held * 0)
+    high = torch.where(held != 0, 100.0, 0.0).double()
+    return Portfolio(row(cash), held, 100.0 * held, high, held * 0)
+
+
+def plan_at(held: Portfolio, close: Tensor, action: Tensor, rules: Rules) -> Orders:
+    return plan(held, value(held, close), action, rules)
+
+
+def charge_alone(
+    held: Portfolio, close: Tensor, hole: Tensor | None, rules: Rules
+) -> tuple[Portfolio, Filled, Charged]:
+    """Charge a portfolio in a bar without orders."""
+    return charge(held, Filled(*torch.zeros(4, 1, 1, dtype=torch.float64)), close, hole, rules)
 
 
 def sizes(held: Portfolio, close: Tensor) -> float:
@@ -66,12 +79,12 @@ class Case:
         units = uniform(-30, 30) * (uniform(0, 1) > 0.3)
         cash = float(uniform(0, 10_000)[0, 0])
         self.before = portfolio(cash, *units[0].tolist())
-        assume(float(value(self.before, self.close)) > 100.0)
+        assume(float(value(self.before, self.close).total) > 100.0)
         action = uniform(-1, 1)
-        self.orders = plan_orders(self.before, self.close, action, self.rules)
+        self.orders = plan_at(self.before, self.close, action, self.rules)
 
     def fill(self) -> tuple[Portfolio, Filled]:
-        return fill_orders(self.before, self.orders, self.open, None, self.rules)
+        return fill(self.before, self.orders, self.open, None, self.rules)
 
 
 cases = st.builds(Case, st.integers(0, 100_000), st.integers(1, 5))
@@ -85,24 +98,24 @@ def test_orders_change_the_value_by_fees_and_slippage_only(case: Case) -> None:
     bought, sold = float(moved.clamp_min(0).sum()), float((-moved).clamp_min(0).sum())
     slippage, fee = case.params.slippage, case.params.fee
     paid = bought * (1 + slippage) / (1 - fee) + sold * (1 - slippage)  # the notional
-    assert float(filled.notional) == pytest.approx(paid, rel=1e-9, abs=1e-6)
-    assert float(filled.fees) == pytest.approx(paid * fee, rel=1e-9, abs=1e-6)
+    assert float(filled.notional(case.rules)) == pytest.approx(paid, rel=1e-9, abs=1e-6)
+    assert float(filled.fees(case.rules)) == pytest.approx(paid * fee, rel=1e-9, abs=1e-6)
     lost = bought * ((1 + slippage) / (1 - fee) - 1) + sold * (1 - (1 - slippage) * (1 - fee))
-    lost_value = value(case.before, case.open) - value(after, case.open)
+    lost_value = value(case.before, case.open).total - value(after, case.open).total
     assert float(lost_value) == pytest.approx(lost, rel=1e-9, abs=1e-6)
 
 
 @settings(max_examples=150, deadline=None)
 @given(cases)
 def test_no_order_exceeds_the_leverage_or_crosses_zero(case: Case) -> None:
-    at_close, _ = fill_orders(
+    at_close, _ = fill(
         case.before,
         case.orders,
         case.close,
         None,
         rules_of(EnvParams(allow_short=True, **COSTLESS), case.close.shape[1]),
     )
-    total = float(value(case.before, case.close))
+    total = float(value(case.before, case.close).total)
     limit = max(sizes(case.before, case.close), case.params.max_leverage * total)
     assert sizes(at_close, case.close) <= limit * (1 + 1e-12)
     assert bool((at_close.units * case.before.units >= 0).all())
@@ -119,8 +132,8 @@ def test_no_order_exceeds_the_leverage_or_crosses_zero(case: Case) -> None:
 @given(cases)
 def test_the_venue_takes_the_fee_and_restores_the_margin_or_closes(case: Case) -> None:
     before, _ = case.fill()
-    after, taken = charge_margin(before, case.later, None, case.rules)
-    total, left = float(value(before, case.later)), float(value(after, case.later))
+    after, closed, taken = charge_alone(before, case.later, None, case.rules)
+    total, left = float(value(before, case.later).total), float(value(after, case.later).total)
     owed = float((-before.units * case.later).clamp_min(0).sum()) + max(0.0, -float(before.cash))
     fee = owed * case.params.borrow_fee / YEAR
     liquidated = total - fee < case.params.maintenance_margin * sizes(before, case.later) * (
@@ -129,7 +142,7 @@ def test_the_venue_takes_the_fee_and_restores_the_margin_or_closes(case: Case) -
     bankrupt = left == BANKRUPT_VALUE
     if not liquidated and not bankrupt:
         assert torch.equal(after.units, before.units)
-        assert float(taken.notional) == 0.0
+        assert float(closed.notional(case.rules)) == 0.0
         assert left == pytest.approx(total - fee, rel=1e-12)
         return
     assert sizes(after, case.later) == 0.0
@@ -157,38 +170,38 @@ def test_a_short_earns_what_the_price_falls_less_costs() -> None:
     )
     rules = rules_of(params, 1)
     flat = portfolio(10_000.0, 0.0)
-    orders = plan_orders(flat, row(100.0), row(-1.0), rules)
+    orders = plan_at(flat, row(100.0), row(-1.0), rules)
     assert float(orders.sell_units) == 10.0
-    held, filled = fill_orders(flat, orders, row(100.0), None, rules)
+    held, filled = fill(flat, orders, row(100.0), None, rules)
     assert float(held.cash) == pytest.approx(10_000 + 1000 * 0.98 * 0.99)
-    assert float(filled.fees) == pytest.approx(1000 * 0.98 * 0.01)
-    held, taken = charge_margin(held, row(80.0), None, rules)
+    assert float(filled.fees(rules)) == pytest.approx(1000 * 0.98 * 0.01)
+    held, _, taken = charge_alone(held, row(80.0), None, rules)
     assert float(taken.charges) == pytest.approx(800 * 0.5 / YEAR)
-    seen = observe_portfolio(held, row(80.0), 10.0)[0].tolist()
-    total = float(value(held, row(80.0)))
+    seen = observe(held, value(held, row(80.0)), 0.1)[0].tolist()
+    total = float(value(held, row(80.0)).total)
     assert seen[1] == pytest.approx(-800 / total)  # the weight
     assert seen[2] == pytest.approx(1 - 80 / (100 * 0.98 * 0.99))  # the unrealised return
-    orders = plan_orders(held, row(80.0), row(1.0), rules)
+    orders = plan_at(held, row(80.0), row(1.0), rules)
     assert bool(orders.whole)
     assert float(orders.cover_units) == 10.0
     assert float(orders.buy_notional) == 0.0
-    closed, filled = fill_orders(held, orders, row(80.0), None, rules)
+    closed, filled = fill(held, orders, row(80.0), None, rules)
     assert float(closed.units) == 0.0
     assert float(held.cash - closed.cash) == pytest.approx(800 * 1.02 / 0.99)
-    assert float(filled.fees) == pytest.approx(800 * 1.02 / 0.99 * 0.01)
+    assert float(filled.fees(rules)) == pytest.approx(800 * 1.02 / 0.99 * 0.01)
 
 
 def test_proceeds_of_short_sales_buy_nothing() -> None:
     params = EnvParams(allow_short=True, action_scale=1.0, max_leverage=2.0, **COSTLESS)
     held = portfolio(11_000.0, -50.0, 40.0, 0.0)  # 5,000 owed, 4,000 owned, worth 10,000
     close = row(100.0, 100.0, 100.0)
-    orders = plan_orders(held, close, row(0.0, 0.0, 1.0), rules_of(params, 3))
+    orders = plan_at(held, close, row(0.0, 0.0, 1.0), rules_of(params, 3))
     assert float(orders.buy_notional[0, 2]) == 6_000.0
 
 
 def test_without_shorts_a_sale_of_nothing_is_no_order() -> None:
     rules = rules_of(EnvParams(), 1)
-    orders = plan_orders(portfolio(10_000.0, 0.0), row(100.0), row(-1.0), rules)
+    orders = plan_at(portfolio(10_000.0, 0.0), row(100.0), row(-1.0), rules)
     assert float(orders.sell_units) == 0.0
 
 
@@ -197,7 +210,7 @@ def test_a_trailing_stop_covers_a_short_that_rises_from_its_lowest_close() -> No
     rules = rules_of(params, 1)
     held = portfolio(20_000.0, -100.0)._replace(high=row(90.0))
     for close, stopped in ((98.9, False), (99.1, True)):
-        orders = plan_orders(held, row(close), row(-1.0), rules)
+        orders = plan_at(held, row(close), row(-1.0), rules)
         assert bool(orders.whole) == stopped
         assert float(orders.cover_units) == (100.0 if stopped else 0.0)
 
@@ -207,16 +220,16 @@ def test_positions_in_a_hole_are_liquidated_later() -> None:
     rules = rules_of(params, 2)
     held = portfolio(20_000.0, -50.0, -50.0)
     hole = torch.tensor([[True, False]])
-    after, _ = charge_margin(held, row(140.0, 140.0), hole, rules)
+    after, _, _ = charge_alone(held, row(140.0, 140.0), hole, rules)
     assert after.units.tolist() == [[-50.0, 0.0]]
-    after, _ = charge_margin(after, row(260.0, 140.0), None, rules)
+    after, _, _ = charge_alone(after, row(260.0, 140.0), None, rules)
     assert after.units.tolist() == [[0.0, 0.0]]
 
 
 def test_an_account_that_owes_more_than_it_has_keeps_a_cent() -> None:
     params = EnvParams(allow_short=True, borrow_fee=0.0)
     held = portfolio(20_000.0, -100.0, 5.0)
-    after, taken = charge_margin(held, row(300.0, 10.0), None, rules_of(params, 2))
+    after, _, taken = charge_alone(held, row(300.0, 10.0), None, rules_of(params, 2))
     assert after.units.tolist() == [[0.0, 0.0]]
     assert float(after.cash) == BANKRUPT_VALUE
     assert float(taken.charges) < -9_000.0
@@ -273,7 +286,7 @@ def test_a_year_of_borrowing_costs_the_fee(timeframe: str) -> None:
     rules = Rules.of(params, Instruments.unrestricted(1), bars_per_year=year)
     held, total = portfolio(1e6, -10.0), 0.0
     for _ in range(math.floor(year)):
-        held, taken = charge_margin(held, row(100.0), None, rules)
+        held, _, taken = charge_alone(held, row(100.0), None, rules)
         total += float(taken.charges)
     assert total == pytest.approx(1000 * rate, rel=0.01)
 

@@ -1,7 +1,7 @@
-// One bar of trading: what `Ledger.plan`, `fill`, `mark` and `settle` do, for WIDTH rows at a time.
+// One bar of trading: what `plan`, `fill`, `mark` and `charge` do, for WIDTH rows at a time.
 //
 // Everything between reading a row's state and writing it stays in registers and the first cache.
-// Operations and their order are those of ledger.py, which explains the rules.
+// Operations and their order are those of portfolio.py, which explains the rules.
 
 #pragma once
 
@@ -33,7 +33,7 @@ static inline Group next_bar(const State& s, long first, int count) {
     return group;
 }
 
-// Orders of a group, one vector per asset; the counts are as in `Ledger.record`. The vectors lie
+// Orders of a group, one vector per asset; the counts are as in `record_of`. The vectors lie
 // close together in memory: arrays of a fixed size would compete for the same places of the cache.
 struct Orders {
     vec memory[9 * MOST_ASSETS];
@@ -55,7 +55,7 @@ struct Orders {
     }
 };
 
-// Partial sells down to increments, and buys to cents (`Ledger._round_down`).
+// Partial sells down to increments, and buys to cents (`_round_part`).
 static inline void round_down(double increment, vec units, vec& buy, vec& sell) {
     if (!(increment > 0)) return;
     vec quantity = floor(sell * units / increment + ROUNDING_NOISE) * increment;
@@ -67,7 +67,7 @@ static inline void round_down(double increment, vec units, vec& buy, vec& sell) 
 // Choose what is where the mask is above 0.
 static inline vec where(vec mask, vec yes, vec no) { return mask > 0.0 ? yes : no; }
 
-// Turn the wish of one asset to the position's side (`ShortLedger._take_sides`).
+// Turn the wish of one asset to the position's side (`_short_side`).
 static inline vec take_side(const State& s, const Group& group, Orders& o, int a) {
     const long r = group.first, at = a * s.stride + r;
     vec w = o.wish[a], units = load(s.units + at, group.count);
@@ -80,7 +80,7 @@ static inline vec take_side(const State& s, const Group& group, Orders& o, int a
     return w * (1.0 - 2.0 * o.is_short[a]);
 }
 
-// Scale the orders that increase positions (`ShortLedger._limit_buys`).
+// Scale the orders that increase positions (`_limit_cash`, `_limit_leverage`).
 static inline void limit_buys(const State& s, const Group& group, Orders& o, vec V, vec money) {
     const int N = s.assets;
     for (int a = 0; a < N; a++) o.flow[a] = where(o.is_short[a], all(0.0), o.buy[a]);
@@ -135,13 +135,13 @@ static inline void plan(const State& s, const Group& group, Orders& o) {
                 stopped = load(s.units + at, count) < 0.0 ? above : stopped;
             }
             buy = buy - buy * stopped;
-            sell = mixed(sell, worth, stopped);
+            sell = where(stopped, worth, sell);
         }
         if (s.holding_rule) {
             vec restart = at_least(load(s.held + at, count), load(s.max_holding_bars + r, count));
             restart = restart - restart * stopped;
             buy = buy - buy * restart;
-            sell = mixed(sell, worth * load(s.max_holding_fraction + r, count), restart);
+            sell = where(restart, worth * load(s.max_holding_fraction + r, count), sell);
             o.restart[a] = restart;
         }
         o.buy[a] = o.flow[a] = buy;
@@ -216,7 +216,7 @@ static inline bool any(vec mask) {
     return false;
 }
 
-// Charge for borrowing, and check the margin, at the close (`ShortLedger.charge`).
+// Charge for borrowing, and check the margin, at the close (`charge`).
 static inline void charge(const State& s, const Group& group, Orders& o, Settled& made) {
     const long R = s.stride, r = group.first;
     const int N = s.assets, count = group.count;
@@ -299,7 +299,7 @@ static inline void fill(const State& s, const Group& group, Orders& o) {
         vec bought = buy / open * buy_rate, cost = buy;
         o.flow[a] = sell * units * open;
         units = units * keep;
-        vec still_open = SHORTS ? (units != 0.0 ? all(1.0) : all(0.0)) : greater(units, all(0.0));
+        vec still_open = units != 0.0 ? all(1.0) : all(0.0);
         if (SHORTS) {
             vec is_short = o.is_short[a], proceeds = buy * open;
             bought = where(is_short, -buy, bought);

@@ -42,7 +42,7 @@ struct State {
     const double *waiting;                             // (N, R)
     const int64_t* lookback;
 
-    // Portfolios (`Ledger`).
+    // Portfolios, and their benchmark.
     double *cash;                                      // (R,)
     double *equal_units, *units, *paid, *held, *high, *equal_worth, *worth;  // (N, R)
     double *buys_at;                                   // (N, R), or null
