@@ -183,8 +183,7 @@ def plan(
     order = action * scale
     # What increases a position and what reduces it, in quote units.
     more = torch.minimum(order, limit - size).clamp_min_(0.0)
-    # 0 - 0 is 0, but -0 is not: the sign of a larger zero depends on the order of memory.
-    less = torch.minimum(0.0 - order, size).clamp_min_(0.0)
+    less = torch.minimum(-order, size).clamp_min_(0.0)
     more, less, restart = _force_exits(portfolio, valued.close, more, less, size, rules)
     more = _limit_cash(portfolio, valued.worth, more, short, reserve)
     if short is not None:

@@ -137,6 +137,28 @@ def test_rules_that_no_row_uses_are_skipped() -> None:
             assert_same(one.reward, two.reward, "reward")
 
 
+def test_records_are_right_after_the_last_member_with_shorts() -> None:
+    """Such an environment records what the venue charges, which is nothing from then on."""
+    market = sample_market(1, volatility=0.15)
+    short = random_short_params(2, action_scale=0.7, max_position=1.0, borrow_fee=20.0)
+    envs = [
+        CryptoEnv(market, short, WINDOWS, 9, accounts=True, native=native)
+        for native in (True, False)
+    ]
+    actions = torch.rand(60, 9, 3) * 2 - 1
+    for params in (short, random_params(3, lookback=1)):
+        for env in envs:
+            env.configure_member(0, params, WINDOWS)
+            env.reset(5)
+        charged = 0.0
+        for action in actions:
+            one, two = (env.step(action) for env in envs)
+            assert_same(one.terminated, two.terminated, "terminated")
+            assert_same(envs[0].record, envs[1].record, "record")
+            charged += float(envs[0].record[8].abs().sum())
+        assert (charged > 0) == params.allow_short
+
+
 def assert_steps_are_equal(
     assets: int, per_member: int, *, increments: bool, holes: float, shorts: bool = False
 ) -> Counter[str]:
