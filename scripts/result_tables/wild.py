@@ -14,7 +14,11 @@ def wild() -> str:
     """What became of each environment, and the flags that its study had."""
     found = load("wild")
     head = ["environment", "`--env`", "packages", "verdict", "flags, or reason"]
-    return table(head, map(_row, found["tried"])) + origin("wild", found["machine"])
+    # Some may have been tried again later than others.
+    commits = {tried["commit"] for tried in found["tried"]}
+    source = found["machine"]["source"]
+    machines = [found["machine"] | {"source": source | {"commit": own}} for own in commits]
+    return table(head, map(_row, found["tried"])) + origin("wild", *machines)
 
 
 def _row(tried: dict[str, Any]) -> list[str]:

@@ -44,12 +44,12 @@ def main(argv: list[str] | None = None) -> int:
         if given.only and wild.name not in given.only:
             continue
         result: Tried = attempt(wild, folder.resolve(), given.seconds)
-        found[wild.name] = result.to_dict()
+        described = machine()
+        described["source"]["peers"] = {}  # each environment has versions of its own
+        found[wild.name] = result.to_dict() | {"commit": described["source"]["commit"]}
         print(f"{wild.name}: {result.verdict} {result.reason}", flush=True)
         kept = {**before, **found}
         tried = [kept[one.name] for one in WILD_ENVS if one.name in kept]
-        described = machine()
-        described["source"]["peers"] = {}  # each environment has versions of its own
         save_results(given.save, {"machine": described, "tried": tried})
     return int(any(entry["verdict"] == BROKEN for entry in found.values()))
 

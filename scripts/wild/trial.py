@@ -132,7 +132,10 @@ def attempt(wild: WildEnv, folder: Path, seconds: float) -> Tried:
             tried.flags += mends
             continue
         tried.verdict = REFUSED if rc == 2 else SLOW if rc is None else BROKEN
-        tried.reason = told
+        # Without this machine's paths.
+        tried.reason = told.replace(str(folder), "").replace(str(ROOT), "")
+        if rc is None:
+            tried.reason = f"not complete after {seconds:g} seconds"
         return tried
     return tried
 
