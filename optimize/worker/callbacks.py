@@ -10,7 +10,7 @@ Tell = Callable[..., None]  # name of a method of `sweepd.Callback`, and its arg
 
 
 def silent(event: str, *arguments: Any) -> None:
-    """Tell nobody."""
+    """Do nothing: a study without callbacks."""
 
 
 def teller(callbacks: Sequence[object], study: object, say: Callable[[str], None]) -> Tell:
