@@ -34,7 +34,7 @@ STUDY = (
 )
 _WRAPPER = re.compile(r"--wrapper (?:'[^']*'|[\w:.-]*\w)")
 _DONE = re.compile(r"trials: 1 complete")
-_RATE = re.compile(r"environment steps in .*?\(([\d,]+) steps/s")
+_RATE = re.compile(r"steps in .*?\(([\d,]+) steps/s")
 
 
 @dataclass

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweepd.deploy.cli.bundles import load_bundle
 
 import sweepd
 import sweepd.wrappers
 from sweepd.deploy.games.bundle import GameBundle
+from sweepd.deploy.gates import load_bundle
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.record.specs import GameSpec

@@ -57,7 +57,7 @@ def test_values_that_are_equal_or_few(
     own, other = (np.array(values)[:, None] for values in (ours, theirs))
     champion = ChampionValues("p@1", theirs, paired(own, other), ())
     score = FreshScore(1, ours, over_seeds(ours), champion)
-    evidence = ProgramEvidence("", (), (), ours, score)
+    evidence = ProgramEvidence("", (), (), ours, score=score)
     found = {finding.name: finding for finding in judge(rules(None), evidence, FRESH)}
     assert found["beats-champion"].verdict == verdict
     assert "value" not in found

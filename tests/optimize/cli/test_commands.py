@@ -353,6 +353,7 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
         "also": ["minimize:max_drawdown"],
         "constraint": ["max_drawdown<=0.3"],
         "choose": "first",
+        "wrappers": ["flatten"],
     }
     wanted = {
         n: special[n] if n in special else other[type(v)](v) for n, v in vars(defaults).items()

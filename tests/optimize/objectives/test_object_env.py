@@ -155,8 +155,12 @@ def test_what_a_script_defines_and_registers_is_found_by_other_processes(folder:
 
 def test_a_script_without_a_guard_says_what_to_do(folder: Path) -> None:
     text = textwrap.dedent("""
-        import sweepd
-        gymnasium.register("Mine-v0", entry_point=Walk)
+        import sweepd, time
+        class Slow(Walk):  # so that it is played in worker processes
+            def step(self, action):
+                time.sleep(0.002)
+                return super().step(action)
+        gymnasium.register("Mine-v0", entry_point=Slow)
         print(sweepd.create_study("s", env="gym:Mine-v0", n_trials=1)._handle.spec.environment)
     """)
     (folder / "unguarded.py").write_text(ENV + text)
