@@ -191,6 +191,7 @@ CASES = [
             ),
             ONE_LOOK,
             needs=("stable_baselines3", *packages),
+            extra=True,
         )
         for row, play, packages in (
             ("cartpole-ppo", "deterministic", ()),
@@ -232,6 +233,7 @@ CASES = [
         ("speed.*.ours_over_best", "speed.*.machine.processor", "speed.*.runs.cleanrl.0"),
         {"train_vs_peers.TRANSITIONS": 64},
         needs=("stable_baselines3",),
+        extra=True,
     ),
     Case(
         "study_pages",

@@ -48,7 +48,7 @@ def tried(env: str, folder: Path, *requirements: str) -> tuple[str, str]:
     return found.verdict, found.reason
 
 
-@pytest.mark.slow
+@pytest.mark.extra
 def test_a_refusal_that_names_a_wrapper_is_followed(tmp_path: Path) -> None:
     found = attempt(WildEnv("own", (), "made:Noted", module=MODULE), tmp_path, 200.0)
     assert found.verdict == MENDED, found
@@ -58,7 +58,7 @@ def test_a_refusal_that_names_a_wrapper_is_followed(tmp_path: Path) -> None:
     assert found.steps_per_second > 0
 
 
-@pytest.mark.slow
+@pytest.mark.extra
 def test_refusals_failures_and_missing_packages_are_told_apart(tmp_path: Path) -> None:
     verdict, reason = tried("made:Typed", tmp_path)
     assert (verdict, "action space Text" in reason) == (REFUSED, True)
