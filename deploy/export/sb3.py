@@ -46,6 +46,11 @@ def about_trial(source: Source) -> list[str]:
             f"environment {source.spec.environment} is not one of gymnasium.make: register it "
             "there, or give another"
         )
+    if source.wrappers:
+        found.append(
+            f"the environment is wrapped in {', '.join(source.wrappers)}: wrap it there, too "
+            "(sweepd.wrappers)"
+        )
     if source.spec.evolves:
         found.append(
             "the parameters changed during training (--search pbt): these are the last ones"

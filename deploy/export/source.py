@@ -10,6 +10,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 from safetensors import SafetensorError, safe_open
 
+from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.trials import TrialRecord
@@ -99,6 +100,15 @@ class Source:
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments with which an environment of Gymnasium is made."""
+        return {name: value for name, value in self._arguments.items() if name != WRAPPERS}
+
+    @property
+    def wrappers(self) -> list[str]:
+        """What the environment is wrapped in, as `--wrapper` takes it."""
+        return list(self._arguments.get(WRAPPERS, ()))
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
         pairs = (self.record.env_params or {}).get("arguments", ())
         return {str(name): value for name, value in pairs}
 

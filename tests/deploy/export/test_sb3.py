@@ -153,3 +153,12 @@ def test_environments_and_schedules_that_need_words_get_them() -> None:
         assert words in notes
     image = sb3.script(source_of(image=True, discrete=True))
     assert '"CnnPolicy"' in image
+
+
+def test_wrappers_are_no_arguments_of_the_environment() -> None:
+    arguments = (("size", 3), ("wrappers", ('frame-stack {"frames": 4}',)))
+    source = source_of(arguments=arguments)
+    assert source.arguments == {"size": 3}
+    note = 'the environment is wrapped in frame-stack {"frames": 4}: wrap it there'
+    assert any(one.startswith(note) for one in sb3.notes_of(source))
+    assert "wrappers" not in sb3.script(source).partition("ENVIRONMENTS")[2]
