@@ -151,11 +151,7 @@ def compare(table: Table, trials: int, seed: int) -> dict[str, Any]:
         decided = decide(rows, handle.spec, handle.space, trials)
         own, other = handle.best(), handle.spec.selection.best(decided)
         handle.storage.engine.dispose()
-    same = [
-        (a.params, a.state, a.values, a.intermediate_values)
-        == (b.params, b.state, b.values, b.intermediate_values)
-        for a, b in zip(ran, decided, strict=True)
-    ]
+    same = [_outcome(a) == _outcome(b) for a, b in zip(ran, decided, strict=True)]
     scores = [
         None
         if found is None
@@ -163,6 +159,12 @@ def compare(table: Table, trials: int, seed: int) -> dict[str, Any]:
         for found in (own, other)
     ]
     return {"equal": all(same), "trials": sum(same), "score": scores[0], "decided": scores[1]}
+
+
+def _outcome(trial: FrozenTrial) -> tuple[Any, ...]:
+    """Return what is compared. A program that fails has often ended before its rungs are read."""
+    failed = trial.state == TrialState.FAIL
+    return trial.params, trial.state, trial.values, failed or trial.intermediate_values
 
 
 def main(argv: list[str] | None = None) -> int:
