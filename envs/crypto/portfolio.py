@@ -442,8 +442,8 @@ def _liquidate(
     """Close positions at the close where `closing`, (R, N) or (R, 1) bool."""
     worth = portfolio.units * close
     closing = closing & (worth != 0)
-    spent = asset_sum((-worth).clamp_min(0.0) * closing) / rules.buy_rate
-    sold = asset_sum(worth.clamp_min(0.0) * closing)
+    spent = asset_sum(torch.where(closing, (-worth).clamp_min(0.0), 0.0)) / rules.buy_rate
+    sold = asset_sum(torch.where(closing, worth.clamp_min(0.0), 0.0))
     cash = portfolio.cash + sold * rules.sell_rate - spent
     left = (position * ~closing for position in portfolio[1:])
     filled = filled._replace(

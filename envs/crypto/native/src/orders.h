@@ -242,8 +242,8 @@ static inline void charge(const State& s, const Group& group, Orders& o, Settled
                 closing[a] = own != 0.0 ? rows : all(0.0);
                 if (s.holes && !in_holes)
                     closing[a] = closing[a] * column(group.prices, 2 * N + a);
-                owed[a] = no_less(-own, all(0.0)) * closing[a];
-                owned[a] = no_less(own, all(0.0)) * closing[a];
+                owed[a] = where(closing[a], no_less(-own, all(0.0)), all(0.0));
+                owned[a] = where(closing[a], no_less(own, all(0.0)), all(0.0));
                 o.trades += closing[a];
             }
             close_positions(s, group, closing);
