@@ -185,7 +185,8 @@ class CryptoEnv(VecEnv):
         self._tables = self.market.tables(self.device)
         # The portfolios and their benchmark, asset-first: the memory that the native step changes.
         # `_portfolio` has views of it.
-        self._cash, self._held, self._high = zeros(), zeros(assets), zeros(assets)
+        self._cashes = zeros(2)  # 0 and cash: what is added to the worths below
+        self._cash, self._held, self._high = self._cashes[1], zeros(assets), zeros(assets)
         self._holdings = zeros(3, assets)  # units of the benchmark, units, cost of the latter
         self._worths = zeros(2, assets)  # of the benchmark's units and of the units, at the close
         self._equal_units, units, paid = (part.t() for part in self._holdings)
@@ -193,7 +194,9 @@ class CryptoEnv(VecEnv):
             self._cash.unsqueeze(1), units, paid, self._high.t(), self._held.t()
         )
         self._bankrupt = zeros()  # with shorts, 1.0 where the account went bankrupt in the step
+        self._bankrupt_by_row = self._bankrupt.unsqueeze(1)
         self._wish = zeros(assets)
+        self._wish_by_row = self._wish.t()
         self._total = zeros(2)  # E and V at the last close
         self._value = self._total[1]
         self._growth = zeros(2)
@@ -204,6 +207,14 @@ class CryptoEnv(VecEnv):
         )
         by_row = self._prices.t()
         self._open, self._close = by_row[:, :assets], by_row[:, assets : 2 * assets]
+        # Views of the step, made once: of benchmark and portfolio, with one row per row.
+        self._valuables, self._close_by_asset = self._holdings[:2], self._close.t()
+        self._worths_by_row, self._cashes_by_row = self._worths.mT, self._cashes.unsqueeze(2)
+        self._total_by_row, self._growth_by_row = (
+            self._total.unsqueeze(2),
+            self._growth.unsqueeze(2),
+        )
+        self._worth = self._worths[1]
         has_holes = self._tables.next_fill is not None
         self._tradable = by_row[:, 2 * assets :] if has_holes else None
         self._valued = Valued(self._close, self._worths[1].t(), self._value.unsqueeze(1))
@@ -212,7 +223,9 @@ class CryptoEnv(VecEnv):
         self._place_by_price = self._place.expand(len(self._prices), -1)
         self._start = zeros(dtype=torch.int64)  # place of the episode's first bar
         self._initial_cash = zeros()
+        self._invested = zeros()  # quote units of each asset that the benchmark buys, times price
         self._inverse_held_scale = zeros()
+        self._inverse_held_by_row = self._inverse_held_scale.unsqueeze(1)
         self._age_scale = zeros()  # 1 / episode_bars if the reward depends on age, else 0
         # Place of the bar in which the benchmark buys each asset; needed only with holes.
         self._buys_at = zeros(assets) if has_holes else None
@@ -268,6 +281,8 @@ class CryptoEnv(VecEnv):
         self._inverse_held_scale[rows] = 1.0 / (params.held_scale or float(week))
         self._age_scale[rows] = 1.0 / length if params.time_decay_floor < 1 else 0.0
         self._rules.set_rows(rows.start, rows.stop, params)
+        buy_rate = self._rules.buy_rate.squeeze(1)[rows]
+        self._invested[rows] = self._initial_cash[rows] / self.action_dim * buy_rate
         self._reward.set_rows(rows.start, rows.stop, params, length)
         self._lookbacks = self._runs_of_lookback()
         self._native = None  # which rules are on may have changed
@@ -450,8 +465,7 @@ class CryptoEnv(VecEnv):
         # one on that is not a hole. Rows outside the mask may be at the newest bar (place 0), for
         # which there is no next one: the clamp only keeps their unused index valid.
         fill = (self._place - 1).clamp_min(0).expand(assets, -1)
-        invested = self._initial_cash / assets * self._rules.buy_rate.squeeze(1)
-        units = invested / tables.next_open.gather(1, fill)
+        units = self._invested / tables.next_open.gather(1, fill)
         torch.where(mask, units, self._holdings[0], out=self._holdings[0])
         if self._buys_at is not None and tables.next_fill is not None:
             torch.where(mask, tables.next_fill.gather(1, fill), self._buys_at, out=self._buys_at)
@@ -459,11 +473,11 @@ class CryptoEnv(VecEnv):
     def _trade(self, action: Tensor) -> Tensor:
         """Trade one bar in every row and return the reward (R,)."""
         rules, before = self._rules, self._portfolio
-        self._wish.copy_(action.t())
+        self._wish_by_row.copy_(action)
         self._faults.measure(self._wish)
         if not self._prices_known:  # after a native step
             self._gather_prices()
-        orders = plan(before, self._valued, self._wish.t(), rules, count=self._accounts)
+        orders = plan(before, self._valued, self._wish_by_row, rules, count=self._accounts)
         if self.venue is not None:
             # At the close of the decision, before any order fills.
             before, orders, self.netted = self.venue.net(before, orders, self._close)
@@ -477,10 +491,8 @@ class CryptoEnv(VecEnv):
         charged = None
         if self.shorts:
             after, filled, charged = charge(after, filled, self._close, hole, rules)
-            self._bankrupt.copy_(charged.bankrupt.squeeze(1))
-        for own, new in zip(self._portfolio, after, strict=True):
-            if new is not own:
-                own.copy_(new)
+            self._bankrupt_by_row.copy_(charged.bankrupt)
+        torch._foreach_copy_(self._portfolio, after)  # in one operation
         growth = self._value_all()
         if self._accounts:
             worth = self._valued.worth
@@ -488,21 +500,21 @@ class CryptoEnv(VecEnv):
                 record_of(self._portfolio, self._total, worth, orders, filled, charged)
             )
             self._recorded = True
-        return self._reward.of(growth, self._value, self._worths[1], self._cash, self._age_before)
+        return self._reward.of(growth, self._value, self._worth, self._cash, self._age_before)
 
     def _value_all(self) -> Tensor:
         """Value portfolios and benchmarks at the close; return their log growth (2, R): E and V."""
-        torch.mul(self._holdings[:2], self._close.t(), out=self._worths)
+        torch.mul(self._valuables, self._close_by_asset, out=self._worths)
         if self._buys_at is not None:
             # Assets that the benchmark has not bought yet count with the cash set aside for them.
             equal, bought = self._worths[0], self._buys_at >= self._place
             torch.where(bought, equal, self._waiting, out=equal)
-        total = asset_sum(self._worths.mT).squeeze(-1)
-        total[1].add_(self._cash)
+        total = asset_sum(self._worths_by_row).add_(self._cashes_by_row)
         # log1p of the relative growth: unlike log, it has the same bits on all x86-64 processors.
-        growth = torch.sub(total, self._total, out=self._growth).div_(self._total).log1p_()
-        self._total.copy_(total)
-        return growth
+        before = self._total_by_row
+        torch.sub(total, before, out=self._growth_by_row).div_(before).log1p_()
+        before.copy_(total)
+        return self._growth
 
     def _gather_prices(self) -> None:
         torch.gather(self._tables.prices, 1, self._place_by_price, out=self._prices)
@@ -525,7 +537,7 @@ class CryptoEnv(VecEnv):
         """Return the observation, (num_envs, state_dim + privileged_dim), or write it to `out`."""
         obs = torch.empty_like(self._final) if out is None else out
         obs[:, : self._portfolio_dim] = observe(
-            self._portfolio, self._valued, self._inverse_held_scale.unsqueeze(1)
+            self._portfolio, self._valued, self._inverse_held_by_row, shorts=self.shorts
         )
         for first, rows, places, lagged in self._lookbacks:
             own = obs if rows == self.num_envs else obs.narrow(0, first, rows)

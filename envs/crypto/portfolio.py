@@ -144,15 +144,26 @@ def asset_sum(values: Tensor) -> Tensor:
     `Tensor.sum` chooses its order of additions by memory position, so a row's last bits would
     depend on its slot. This one adds halves pairwise.
     """
-    columns = list(values.unbind(-1))
-    last = columns.pop() if len(columns) % 2 else None  # the last asset, if their number is odd
-    while len(columns) > 1:
-        fold = len(columns) // 2
-        added = [one + two for one, two in zip(columns[:fold], columns[-fold:], strict=True)]
-        columns = added + columns[fold:-fold]  # a middle one stays
-    if last is not None:
-        columns = [columns[0] + last] if columns else [last + 0.0]
-    return columns[0].unsqueeze(-1)
+    half, odd = divmod(values.shape[-1], 2)
+    if not half:
+        return values + 0.0
+    first, second, *last = torch.split_with_sizes(values, [half, half] + [1] * odd, -1)
+    sums = first + second
+    while half > 3:  # fewer are added one by one
+        fold = half // 2
+        sums.narrow(-1, 0, fold).add_(sums.narrow(-1, half - fold, fold))
+        half -= fold
+    if half > 1:
+        sums, *others = torch.split_with_sizes(sums, [1] * sums.shape[-1], -1)[:half]
+        for other in reversed(others):
+            sums.add_(other)
+    return sums.add_(last[0]) if odd else sums
+
+
+def _pair_sum(first: Tensor, second: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
+    """Return `asset_sum` of two tensors (R, N), computed at once."""
+    one, two = asset_sum(torch.where(rules.first, first, second)).unbind()
+    return one, two
 
 
 def value(portfolio: Portfolio, close: Tensor) -> Valued:
@@ -176,38 +187,46 @@ def plan(
         count: whether to count orders below the minimum.
     """
     units, size, total = portfolio.units, valued.worth, valued.total
-    scale, _, limit, reserve = (rules.sizing * total).chunk(4, dim=1)
     short = _short_side(units, action, rules)
     if short is not None:
         action, size = torch.where(short, -action, action), size.abs()
-    order = action * scale
-    # What increases a position and what reduces it, in quote units.
-    more = torch.minimum(order, limit - size).clamp_min_(0.0)
-    less = torch.minimum(-order, size).clamp_min_(0.0)
-    more, less, restart = _force_exits(portfolio, valued.close, more, less, size, rules)
-    more = _limit_cash(portfolio, valued.worth, more, short, reserve)
-    if short is not None:
-        more = _limit_leverage(total, more, size, rules)
+    # What increases a position and what reduces it, in quote units, and what limits both. As pairs
+    # they take half the operations. These are in place from here on, on tensors of this function.
+    most = torch.addcmul(rules.limits * total, size, rules.sides)
+    orders = torch.minimum(action * (rules.per_action * total), most).clamp_min_(0.0)
+    more, less = orders.unbind()
+    restart = _force_exits(portfolio, valued.close, more, less, size, rules)
+    # The cash above the reserve limits buys, by one factor per row. The proceeds of this bar's sells
+    # are not available yet.
+    cash, reserve = portfolio.cash, rules.reserve * total
+    if short is None:
+        more.mul_(_share(cash - reserve, more))
+    else:
+        debt, gross = _debt_and_sum(valued.worth, size, rules)
+        _limit_sides(more, short, cash - debt - reserve, total, gross, rules)
 
     # If the rest of a position would be worth less than the minimum, it is sold as well. A whole
-    # position is exempt from the minimum. `base` avoids a division by 0.
+    # position is exempt from the minimum. `base` avoids a division by 0. Masks are float64: with
+    # bool, the products below are several times slower.
     base = torch.maximum(size, rules.minimum)
-    whole = less > base - rules.minimum
-    dropped = torch.zeros_like(total)
+    spare = base - rules.minimum
+    whole = torch.gt(less, spare, out=spare)
+    enough = torch.ge(orders, rules.minimum, out=most)
+    dropped = rules.none
     if count:
         small = (more > SMALLEST_ORDER) & (more < rules.minimum)
-        small |= (less > SMALLEST_ORDER) & (less < rules.minimum) & ~whole
+        small |= (less > SMALLEST_ORDER) & (less < rules.minimum) & (whole == 0)
         dropped = _count(small)
-    more = more * (more >= rules.minimum)
-    part = torch.where(whole, 1.0, less * (less >= rules.minimum) / base)
+    orders.mul_(enough)
+    part = torch.maximum(less.div_(base), whole, out=whole)
     if rules.increment is not None:
         part = _round_part(part, units, rules.increment)
     closed, buys = part * units, _buys(more, rules.increment)
-    sells, covers = closed, torch.zeros_like(closed)
+    sells, covers = closed, rules.nothing
     if short is not None:
         # A short sale is an order of units: rounded down to increments, like every sale.
         sells = torch.where(short, _rounded(more / valued.close, rules.increment), closed)
-        buys, covers = torch.where(short, 0.0, buys), torch.where(short, -closed, 0.0)
+        buys, covers = buys.masked_fill(short, 0.0), torch.where(short, -closed, rules.nothing)
     return Orders(
         sell_units=sells,
         buy_notional=buys,
@@ -224,62 +243,59 @@ def _short_side(units: Tensor, action: Tensor, rules: Rules) -> Tensor | None:
     """Return where an order is one of the short side; None if no row allows shorts."""
     if not rules.shorts:
         return None
-    return (units < 0) | ((units == 0) & (action < 0) & (rules.short_allowed > 0))
+    return torch.where(units == 0, action < rules.sale_below, units < 0)
 
 
 def _force_exits(
     portfolio: Portfolio, close: Tensor, more: Tensor, less: Tensor, size: Tensor, rules: Rules
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Apply the holding rule and, before it, trailing stops; both override the action.
+) -> Tensor:
+    """Apply the holding rule and, before it, trailing stops; both override the action, in place.
 
     Neither applies to flat positions: their `high` is the last close or 0, and their clock is 0.
 
     Returns:
-        The orders, and which clocks restart.
+        Which clocks restart.
     """
-    restart = torch.zeros_like(size, dtype=torch.bool)
+    restart = rules.never
     if rules.holding_rule:
         restart = portfolio.held >= rules.max_holding_bars
-        more = more * ~restart
-        less = torch.where(restart, size * rules.max_holding_fraction, less)
+        more.mul_(~restart)
+        torch.where(restart, size * rules.max_holding_fraction, less, out=less)
     if rules.stops:
         stopped = close < portfolio.high * rules.stop_level
         if rules.shorts:
             above = close > portfolio.high * rules.cover_level
             stopped = torch.where(portfolio.units < 0, above, stopped)
-        more, restart = more * ~stopped, restart & ~stopped
-        less = torch.where(stopped, size, less)
-    return more, less, restart
+        if rules.holding_rule:
+            restart = restart & ~stopped
+        more.mul_(~stopped)
+        torch.where(stopped, size, less, out=less)
+    return restart
 
 
-def _limit_cash(
-    portfolio: Portfolio, worth: Tensor, more: Tensor, short: Tensor | None, reserve: Tensor
-) -> Tensor:
-    """Scale all buys of a row by one factor: the cash above the reserve limits them.
+def _limit_sides(
+    more: Tensor, short: Tensor, money: Tensor, total: Tensor, gross: Tensor, rules: Rules
+) -> None:
+    """Scale orders that increase positions, in place, where some are short.
 
-    The proceeds of this bar's sells are not available yet, nor is what short positions owe.
+    Long ones first, to the `money` above the reserve that no short position owes. Then all of them,
+    so that the positions' sizes together, now `gross`, stay within the leverage.
     """
-    if short is None:
-        return more * _share(portfolio.cash - reserve, more)
-    money = portfolio.cash - _debt(worth) - reserve
-    return torch.where(short, more, more * _share(money, torch.where(short, 0.0, more)))
-
-
-def _limit_leverage(total: Tensor, more: Tensor, size: Tensor, rules: Rules) -> Tensor:
-    """Scale orders so that the positions' sizes together stay within the leverage."""
-    room = rules.leverage * total - asset_sum(size)
-    # A bankrupt account has none.
-    return more * _share(room * (total > rules.bankrupt_value), more)
+    share = _share(money, more.masked_fill(short, 0.0))
+    torch.where(short, more, more * share, out=more)
+    # A bankrupt account has no room.
+    room = (rules.leverage * total - gross) * (total > rules.bankrupt_value)
+    more.mul_(_share(room, more))
 
 
 def _share(available: Tensor, wanted: Tensor) -> Tensor:
     """Return the fraction of all that is wanted (R, N) that is available (R, 1)."""
-    return (available / asset_sum(wanted).clamp_min(TINY)).clamp(0.0, 1.0)
+    return (available / asset_sum(wanted).clamp_min_(TINY)).clamp_(0.0, 1.0)
 
 
-def _debt(worth: Tensor) -> Tensor:
-    """Return the value of the short positions, without sign: (R, 1)."""
-    return asset_sum((-worth).clamp_min(0.0))
+def _debt_and_sum(worth: Tensor, values: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
+    """Return the value of the short positions, without sign, and the sum of `values`: (R, 1)."""
+    return _pair_sum((-worth).clamp_min_(0.0), values, rules)
 
 
 def _round_part(part: Tensor, units: Tensor, increment: Tensor) -> Tensor:
@@ -339,17 +355,20 @@ def fill(
     if part is None:
         part, short = _placed(orders, units, rules)
     buys, opened, restart = orders.buy_notional, orders.sell_units, orders.restart_clock
-    trades = unfilled = torch.zeros_like(cash)
+    trades = unfilled = rules.none
     if count:
         ordered = (buys > 0) | (opened > 0) | (orders.cover_units > 0)
         trades = _count(ordered if hole is None else ordered & ~hole)
         unfilled = unfilled if hole is None else _count(ordered & hole)
     if hole is not None:
-        met = ~hole
-        part, buys, opened, restart = part * met, buys * met, opened * met, restart & met
+        restart = restart & ~hole
+        met = (~hole).double()
+        part, buys, opened = part * met, buys * met, opened * met
 
-    bought, cost = buys / open_ * rules.buy_rate, buys
-    spent, sold = buys, part * units * open_
+    bought, cost = (buys / open_).mul_(rules.buy_rate), buys
+    # Of planned orders without shorts, that many units are sold.
+    reduced = opened if short is None and orders.part is not None else part * units
+    spent, sold = buys, reduced * open_
     if short is not None:
         proceeds = opened * open_
         bought = torch.where(short, -opened, bought)
@@ -358,23 +377,22 @@ def fill(
         spent = torch.where(short, -sold / rules.buy_rate, spent)
         sold = torch.where(short, proceeds, sold)
     # A whole order (exactly 1) keeps exactly 0 units, so no rounding residue stays in the book.
-    kept = 1.0 - part
-    # A position that was flat starts its clock at 0.
+    kept = torch.rsub(part, 1.0)
     left = units * kept
-    still_open = left != 0
     # Units and cost fall by the same fraction: average-cost accounting.
-    units, paid = left + bought, paid * kept + cost
-    filled = Filled(asset_sum(spent), asset_sum(sold), trades, unfilled)
-    rest = cash - filled.spent
-    # Rounding could spend a last bit more than the cash. With shorts, cash may fall below 0.
-    cash = rest.clamp_min(0.0)
-    if rules.shorts:
-        cash = torch.where(rules.short_allowed > 0, rest, cash)
-    cash = cash + filled.sold * rules.sell_rate
-    held = (held + 1.0).mul_(still_open)
+    paid = (paid * kept).add_(cost)
+    # A position that was flat starts its clock at 0.
+    still_open = torch.ne(left, 0.0, out=kept)
+    held = torch.addcmul(still_open, held, still_open)
     if rules.holding_rule:
-        held = held * ~restart
-    return Portfolio(cash, units, paid, high * still_open if rules.stops else high, held), filled
+        held.mul_(~restart)
+    high = high * still_open if rules.stops else high
+    units = left.add_(bought)
+    filled = Filled(*_pair_sum(spent, sold, rules), trades, unfilled)
+    # Rounding could spend a last bit more than the cash. With shorts, cash may fall below 0.
+    cash = torch.maximum(cash - filled.spent, rules.least_cash)
+    cash.add_(filled.sold * rules.sell_rate)
+    return Portfolio(cash, units, paid, high, held), filled
 
 
 def _placed(orders: Orders, units: Tensor, rules: Rules) -> tuple[Tensor, Tensor | None]:
@@ -421,45 +439,58 @@ def charge(
         The portfolio after that, `filled` with what was liquidated, and what the venue did.
     """
     worth = portfolio.units * close
-    debt, sum_worth = _debt(worth), asset_sum(worth)
-    fee = (debt + (-portfolio.cash).clamp_min(0.0)) * rules.borrow_rate
-    portfolio = portfolio._replace(cash=portfolio.cash - fee)
-    call = sum_worth + portfolio.cash < rules.maintenance * (sum_worth + (debt + debt))
+    debt, sum_worth = _debt_and_sum(worth, worth, rules)
+    fee = (debt + (-portfolio.cash).clamp_min_(0.0)) * rules.borrow_rate
+    cash = portfolio.cash - fee
+    call = sum_worth + cash < rules.maintenance * (sum_worth + (debt + debt))
     closing = call if hole is None else call & ~hole
-    portfolio, filled = _liquidate(portfolio, filled, close, closing, rules)
+    portfolio = portfolio._replace(cash=cash)
+    portfolio, filled, valued = _liquidate(
+        portfolio, filled, Valued(close, worth, sum_worth), closing, rules
+    )
     # A bankrupt account has no positions, not even in a hole; the venue bears what it owes.
-    bankrupt = value(portfolio, close).total < rules.bankrupt_value
-    portfolio, filled = _liquidate(portfolio, filled, close, bankrupt, rules)
-    missing = rules.bankrupt_value - value(portfolio, close).total
+    bankrupt = valued.total < rules.bankrupt_value
+    portfolio, filled, valued = _liquidate(portfolio, filled, valued, bankrupt, rules)
+    missing = (rules.bankrupt_value - valued.total).masked_fill_(~bankrupt, 0.0)
     cash = torch.where(bankrupt, rules.bankrupt_value, portfolio.cash)
-    charged = Charged(fee - torch.where(bankrupt, missing, 0.0), bankrupt)
-    return portfolio._replace(cash=cash), filled, charged
+    return portfolio._replace(cash=cash), filled, Charged(fee - missing, bankrupt)
 
 
 def _liquidate(
-    portfolio: Portfolio, filled: Filled, close: Tensor, closing: Tensor, rules: Rules
-) -> tuple[Portfolio, Filled]:
-    """Close positions at the close where `closing`, (R, N) or (R, 1) bool."""
-    worth = portfolio.units * close
-    closing = closing & (worth != 0)
-    spent = asset_sum(torch.where(closing, (-worth).clamp_min(0.0), 0.0)) / rules.buy_rate
-    sold = asset_sum(torch.where(closing, worth.clamp_min(0.0), 0.0))
+    portfolio: Portfolio, filled: Filled, valued: Valued, closing: Tensor, rules: Rules
+) -> tuple[Portfolio, Filled, Valued]:
+    """Close positions at the close where `closing`, (R, N) or (R, 1) bool.
+
+    Returns:
+        The portfolio after that and what was filled, and the portfolio's value.
+    """
+    closing = closing & (valued.worth != 0)
+    kept = ~closing
+    # What short positions owe, and what long ones are worth.
+    flows = (valued.worth * rules.sides).clamp_min_(0.0).masked_fill_(kept, 0.0)
+    owed, sold = asset_sum(flows).unbind()
+    spent = owed / rules.buy_rate
     cash = portfolio.cash + sold * rules.sell_rate - spent
-    left = (position * ~closing for position in portfolio[1:])
+    positions = [*portfolio[1:], valued.worth]
+    *left, worth = torch._foreach_mul(positions, [kept.double()] * len(positions))
     filled = filled._replace(
         spent=filled.spent + spent, sold=filled.sold + sold, trades=filled.trades + _count(closing)
     )
-    return Portfolio(cash, *left), filled
+    return Portfolio(cash, *left), filled, Valued(valued.close, worth, asset_sum(worth) + cash)
 
 
-def observe(portfolio: Portfolio, valued: Valued, inverse_held_scale: Tensor | float) -> Tensor:
+def observe(
+    portfolio: Portfolio, valued: Valued, inverse_held_scale: Tensor | float, *, shorts: bool = True
+) -> Tensor:
     """Return what the policy observes of a portfolio: (R, 1 + 3N) float64.
 
     Cash fraction, N weights (negative if short), N unrealised returns (0 if flat), and N values of
-    min(1, bars held / held_scale).
+    min(1, bars held / held_scale). `shorts` is false if no position can be short.
     """
     _, worth, total = valued
+    paid = portfolio.paid
     # Flat positions have 0 / TINY = 0.
-    gain = (worth - portfolio.paid) / portfolio.paid.abs().clamp_min_(TINY)
+    base = paid.abs().clamp_min_(TINY) if shorts else paid.clamp_min(TINY)
+    gain = (worth - paid).div_(base)
     clock = (portfolio.held * inverse_held_scale).clamp_max_(1.0)
     return torch.cat([portfolio.cash / total, worth / total, gain, clock], dim=1)

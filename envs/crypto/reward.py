@@ -115,7 +115,7 @@ class Reward:
             age: returns (R,), the steps before this one. Called only if a row's weight decays.
         """
         torch.mul(growth, self._growth, out=self._parts)
-        reward = self._of_portfolio.add_(self._of_equal_weight)
+        reward: Tensor = self._of_portfolio.add_(self._of_equal_weight)
         if self._decays:
             reward *= torch.maximum(self._floor, 1.0 - age() * self._inverse_length)
         if self._penalises_drawdown:
@@ -134,4 +134,4 @@ class Reward:
             ).clamp_min_(0.0)
             reward -= self._cash_penalty * (self._cash_reserve - cash / total).clamp_min_(0.0)
         # Converted to float32 at the very end: all terms are computed in float64.
-        return torch.empty(reward.shape, device=reward.device).copy_(reward)
+        return reward.float()

@@ -24,8 +24,9 @@ class Rules:
     the results.
 
     Attributes:
-        sizing: (R, 4), fractions of V: an action's buy, its sell (negative), the position limit and
-            the cash reserve.
+        per_action: (2, R, 1), fractions of V: an action's buy, and its sell (negative).
+        limits: (2, R, 1), fractions of V: the position limit, and 0.
+        reserve: of cash, as a fraction of V.
         fee: as a fraction of the notional.
         buy_rate: units per quote unit of notional, times the open.
         sell_rate: quote units per unit sold, over the open.
@@ -36,12 +37,17 @@ class Rules:
         cover_level: of shorts, multiple of the lowest close; infinity if the rule is off.
         max_holding_bars: infinity if the rule is off.
         max_holding_fraction: share of a position that is sold then.
-        short_allowed: 1 where shorts are allowed, else 0. Rows without have values of the following
-            that never apply.
+        sale_below: actions below it sell a flat asset short: 0 where shorts are allowed. Rows
+            without have values of this and the following that never apply.
+        least_cash: after buys; 0 without shorts.
         leverage: limit of the positions' sizes, as a multiple of V.
         maintenance: smallest V, as a multiple of the positions' sizes.
         borrow_rate: borrow fee per bar.
         bankrupt_value: V that a bankrupt account keeps.
+        sides: (2, 1, 1), -1 and 1.
+        first: (2, 1, 1) bool, true and false: chooses one of two tensors for each half of a pair.
+        none: 0, what was not counted.
+        nothing, never: (R, N), 0 and false: what rules that are off decide.
     """
 
     def __init__(
@@ -58,12 +64,21 @@ class Rules:
             # In the memory of native code, which is asset-first.
             return per_row(width, rows=rows, device=device).t()
 
-        self.sizing = column(4)
+        # Native code reads the first four; the last one stays 0.
+        self._sizing = per_row(5, rows=rows, device=device)
+        sizing = self._sizing.unsqueeze(2)
+        self.per_action, self.limits, self.reserve = sizing[:2], sizing[2::2], sizing[3]
         self.fee, self.buy_rate, self.sell_rate, self.sell_notional = (column() for _ in range(4))
         self.stop_level, self.cover_level = column(), column()
         self.max_holding_bars, self.max_holding_fraction = column(), column()
-        self.short_allowed, self.leverage, self.maintenance = column(), column(), column()
+        self._short_allowed = column()
+        self.sale_below, self.least_cash = column(), column()
+        self.leverage, self.maintenance = column(), column()
         self.borrow_rate, self.bankrupt_value = column(), column()
+        self.sides = torch.tensor([-1.0, 1.0], dtype=torch.float64, device=device).view(2, 1, 1)
+        self.first = self.sides < 0
+        self.none, self.nothing = column(), column(len(instruments.increment))
+        self.never = self.nothing > 0
         minimums = instruments.minimum_order if any(instruments.minimum_order) else (0.0,)
         self._ticker_minimum = torch.tensor(minimums, dtype=torch.float64, device=device)
         self.minimum = column(len(minimums))
@@ -93,7 +108,7 @@ class Rules:
         at = slice(first, stop)
         scale, limit, reserve = params.action_scale, params.max_position, params.cash_reserve
         for place, fraction in enumerate((scale, -scale, limit, reserve)):
-            self.sizing[at, place] = fraction
+            self._sizing[place, at] = fraction
         self.fee[at] = params.fee
         # A buy at the open pays slippage on the price and the fee out of its notional; a sell
         # receives the price less slippage, less the fee.
@@ -114,7 +129,9 @@ class Rules:
         self.shorts |= params.allow_short
 
     def _set_shorts(self, at: slice, params: EnvParams) -> None:
-        self.short_allowed[at] = float(params.allow_short)
+        self._short_allowed[at] = float(params.allow_short)
+        self.sale_below[at] = 0.0 if params.allow_short else -torch.inf
+        self.least_cash[at] = -torch.inf if params.allow_short else 0.0
         if not params.allow_short:
             self.leverage[at], self.maintenance[at], self.borrow_rate[at] = torch.inf, 0.0, 0.0
             self.bankrupt_value[at] = -torch.inf
@@ -135,10 +152,10 @@ class Rules:
             "shorts": int(self.shorts),
         }
         names = (
-            *("sizing", "minimum", "buy_rate", "sell_rate", "stop_level"),
+            *("minimum", "buy_rate", "sell_rate", "stop_level", "cover_level"),
             *("max_holding_bars", "max_holding_fraction"),
-            *("short_allowed", "cover_level", "leverage", "maintenance", "borrow_rate"),
-            "bankrupt_value",
+            *("leverage", "maintenance", "borrow_rate", "bankrupt_value"),
         )
         tensors: dict[str, Tensor | None] = {name: getattr(self, name).t() for name in names}
+        tensors |= {"sizing": self._sizing, "short_allowed": self._short_allowed.t()}
         return sizes, tensors | {"increment": self.increment}
