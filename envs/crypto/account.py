@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sweepd.envs.crypto.portfolio import Charged, Filled, Orders, Portfolio, asset_sum
+from sweepd.envs.crypto.portfolio import Charged, Filled, Portfolio, asset_sum
 from sweepd.envs.crypto.rules import Rules
 
 RECORD_ROWS, RECORD_ROWS_WITH_SHORTS = 8, 10
@@ -54,7 +54,7 @@ def record_of(
     portfolio: Portfolio,
     total: Tensor,
     worth: Tensor,
-    orders: Orders,
+    dropped: Tensor,
     filled: Filled,
     charged: Charged | None,
 ) -> Tensor:
@@ -64,12 +64,12 @@ def record_of(
         portfolio: at the bar's close.
         total: (2, R), E and V.
         worth: (R, N), value of the positions.
-        orders: decided at the last close.
+        dropped: (R,), of the orders decided at the last close.
         filled: what was done in the bar.
         charged: what the venue did at the close; None without shorts.
     """
     figures = [filled.spent, filled.sold, *total.unsqueeze(2), portfolio.cash]
-    figures += [orders.dropped.unsqueeze(1), filled.trades, filled.unfilled]
+    figures += [dropped.unsqueeze(1), filled.trades, filled.unfilled]
     if charged is not None:
         figures += [charged.charges, asset_sum(worth.abs())]
     return torch.cat(figures, dim=1).t()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import groupby
-from typing import cast
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from sweepd.envs.core.faults import FaultLatch
 from sweepd.envs.core.vec_env import Step, VecEnv, on_cpu
 from sweepd.envs.crypto.account import RECORD_ROWS, RECORD_ROWS_WITH_SHORTS, Account, record_of
 from sweepd.envs.crypto.data.timeframe import bars_per_week, bars_per_year
-from sweepd.envs.crypto.episodes import Episodes
+from sweepd.envs.crypto.episodes import Episodes, windows_per_member
 from sweepd.envs.crypto.market import Market
 from sweepd.envs.crypto.native.choice import library_for
 from sweepd.envs.crypto.native.step import Library, NativeStep
@@ -23,12 +22,13 @@ from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.crypto.portfolio import (
     Portfolio,
     Valued,
-    asset_sum,
+    asset_parts,
     charge,
     fill,
     mark,
     observe,
     plan,
+    sum_parts,
 )
 from sweepd.envs.crypto.reward import Reward
 from sweepd.envs.crypto.rules import Rules
@@ -101,7 +101,7 @@ class CryptoEnv(VecEnv):
             InputError: a window is empty or outside the usable bars.
         """
         members = [params] if isinstance(params, EnvParams) else list(params)
-        member_windows = _windows_per_member(windows, len(members))
+        member_windows = windows_per_member(windows, len(members))
         if envs_per_member < 1:
             raise InputError(f"envs per member is {envs_per_member}; it must be at least 1")
         self.market = market
@@ -209,7 +209,8 @@ class CryptoEnv(VecEnv):
         self._open, self._close = by_row[:, :assets], by_row[:, assets : 2 * assets]
         # Views of the step, made once: of benchmark and portfolio, with one row per row.
         self._valuables, self._close_by_asset = self._holdings[:2], self._close.t()
-        self._worths_by_row, self._cashes_by_row = self._worths.mT, self._cashes.unsqueeze(2)
+        self._worth_parts = asset_parts(self._worths.mT)
+        self._cashes_by_row = self._cashes.unsqueeze(2)
         self._total_by_row, self._growth_by_row = (
             self._total.unsqueeze(2),
             self._growth.unsqueeze(2),
@@ -369,7 +370,7 @@ class CryptoEnv(VecEnv):
             self._native = NativeStep(library, *self._native_state())
         obs = torch.empty_like(self._final) if out is None else out
         reward = self._native.trade(action, obs)
-        terminated = self._terminated()
+        terminated = self._bankrupt > 0 if self._terminates else self._no_rows
         self._prices_known = False
         self._recorded = self._accounts
         truncated = self._no_rows
@@ -377,10 +378,6 @@ class CryptoEnv(VecEnv):
             truncated = self._ended.clone()  # the next plan overwrites it
             self._native.restart(truncated, self._episodes.next_bars(truncated), obs)
         return Step(obs, reward, terminated, truncated)
-
-    def _terminated(self) -> Tensor:
-        """Return which rows terminate with the step: (R,) bool."""
-        return self._bankrupt > 0 if self._terminates else self._no_rows
 
     def _native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
         """Return what `NativeStep` needs: its sizes and tensors."""
@@ -403,23 +400,16 @@ class CryptoEnv(VecEnv):
             "next_open": tables.next_open,
             "next_fill": tables.next_fill,
             "feature_table": tables.features,
-            "initial_cash": self._initial_cash,
-            "inverse_held_scale": self._inverse_held_scale,
-            "age_scale": self._age_scale,
-            "waiting": self._waiting,
             "lookback": torch.tensor(lookbacks),
-            "buys_at": self._buys_at,
-            "total": self._total,
-            "place": self._place,
-            "start": self._start,
             "final_obs": self._final,
-            "growth": self._growth,
             "record": self.record if self._accounts else None,
-            "cash": self._cash,
-            "held": self._held,
-            "high": self._high,
             "bankrupt": self._bankrupt if self.shorts else None,
         }
+        own = [
+            *("initial_cash", "inverse_held_scale", "age_scale", "waiting", "buys_at", "total"),
+            *("place", "start", "growth", "cash", "held", "high"),
+        ]
+        tensors |= {name: getattr(self, f"_{name}") for name in own}
         tensors |= zip(("equal_units", "units", "paid"), self._holdings, strict=True)
         tensors |= zip(("equal_worth", "worth"), self._worths, strict=True)
         for part in (self._rules, self._reward, self._faults):
@@ -429,16 +419,26 @@ class CryptoEnv(VecEnv):
         return sizes, tensors
 
     def _torch_step(self, action: Tensor, out: Tensor | None) -> Step:
-        reward = self._trade(action)
-        terminated, truncated = self._terminated(), self._no_rows
+        obs = torch.empty_like(self._final) if out is None else out
+        reward = torch.empty(self.num_envs, device=self.device)
+        terminated, truncated = self._no_rows, self._no_rows
         if self._terminates:
-            self._keep_last(terminated)
-            self._begin(terminated, self._place)
+            terminated = torch.empty_like(self._no_rows)
         if self._ends:
             truncated = self._ended.clone()  # the next plan overwrites it
-            self._keep_last(truncated & ~terminated if self._terminates else truncated)
-            self._begin_next(truncated)
-        return Step(self.observe(out), reward, terminated, truncated)
+        # Autograd's part in an operation takes a quarter of its time. What callers get is made
+        # outside, so that they can compute gradients with it.
+        with torch.inference_mode():
+            reward.copy_(self._trade(action))
+            if self._terminates:
+                torch.gt(self._bankrupt, 0.0, out=terminated)
+                self._keep_last(terminated)
+                self._begin(terminated, self._place)
+            if self._ends:
+                self._keep_last(truncated & ~terminated if self._terminates else truncated)
+                self._begin_next(truncated)
+            self.observe(obs)
+        return Step(obs, reward, terminated, truncated)
 
     def _keep_last(self, mask: Tensor) -> None:
         """Keep the last observations of the rows in `mask` (R,), before `_begin` changes them."""
@@ -471,7 +471,7 @@ class CryptoEnv(VecEnv):
             torch.where(mask, tables.next_fill.gather(1, fill), self._buys_at, out=self._buys_at)
 
     def _trade(self, action: Tensor) -> Tensor:
-        """Trade one bar in every row and return the reward (R,)."""
+        """Trade one bar in every row and return the reward (R,) float64, a buffer."""
         rules, before = self._rules, self._portfolio
         self._wish_by_row.copy_(action)
         self._faults.measure(self._wish)
@@ -487,6 +487,8 @@ class CryptoEnv(VecEnv):
         self._gather_prices()
         hole = None if self._tradable is None else self._tradable == 0
         after, filled = fill(before, orders, self._open, hole, rules, count=self._accounts)
+        dropped = orders.dropped
+        del orders  # frees memory that is still in the processor's cache
         after = mark(after, self._close, rules)
         charged = None
         if self.shorts:
@@ -497,7 +499,7 @@ class CryptoEnv(VecEnv):
         if self._accounts:
             worth = self._valued.worth
             self.record.copy_(
-                record_of(self._portfolio, self._total, worth, orders, filled, charged)
+                record_of(self._portfolio, self._total, worth, dropped, filled, charged)
             )
             self._recorded = True
         return self._reward.of(growth, self._value, self._worth, self._cash, self._age_before)
@@ -509,7 +511,7 @@ class CryptoEnv(VecEnv):
             # Assets that the benchmark has not bought yet count with the cash set aside for them.
             equal, bought = self._worths[0], self._buys_at >= self._place
             torch.where(bought, equal, self._waiting, out=equal)
-        total = asset_sum(self._worths_by_row).add_(self._cashes_by_row)
+        total = sum_parts(*self._worth_parts).add_(self._cashes_by_row)
         # log1p of the relative growth: unlike log, it has the same bits on all x86-64 processors.
         before = self._total_by_row
         torch.sub(total, before, out=self._growth_by_row).div_(before).log1p_()
@@ -596,16 +598,3 @@ class CryptoEnv(VecEnv):
         self._gather_prices()
         self._faults.set_state(rows, state)
         self._episodes.set_state(member, state)
-
-
-def _windows_per_member(
-    windows: Sequence[Window] | Sequence[Sequence[Window]], members: int
-) -> list[Sequence[Window]]:
-    """Return one list of windows per member, given those lists or one list for all members."""
-    if members and windows and isinstance(windows[0][0], int):
-        return [cast("Sequence[Window]", windows)] * members
-    if len(windows) != members or not members:
-        raise InputError(
-            f"parameters are given for {members} members, but windows for {len(windows)}"
-        )
-    return list(cast("Sequence[Sequence[Window]]", windows))

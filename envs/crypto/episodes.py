@@ -7,6 +7,7 @@ whether a row has ended. Starting bars are random, drawn ahead from each member'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.crypto.splits import Window
+from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.upload import upload
 
 
@@ -211,3 +213,16 @@ class Episodes:
                 [self._starts, self._starts.new_zeros(missing, self._starts.shape[1])]
             )
         self._starts[: starts.shape[0], rows] = upload(starts, self.device)
+
+
+def windows_per_member(
+    windows: Sequence[Window] | Sequence[Sequence[Window]], members: int
+) -> list[Sequence[Window]]:
+    """Return one list of windows per member, given those lists or one list for all members."""
+    if members and windows and isinstance(windows[0][0], int):
+        return [cast("Sequence[Window]", windows)] * members
+    if len(windows) != members or not members:
+        raise InputError(
+            f"parameters are given for {members} members, but windows for {len(windows)}"
+        )
+    return list(cast("Sequence[Sequence[Window]]", windows))

@@ -16,6 +16,7 @@ Money, units and prices are float64. Figures of rows are (R, 1), so that they me
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -144,24 +145,35 @@ def asset_sum(values: Tensor) -> Tensor:
     `Tensor.sum` chooses its order of additions by memory position, so a row's last bits would
     depend on its slot. This one adds halves pairwise.
     """
+    return sum_parts(*asset_parts(values))
+
+
+def asset_parts(values: Tensor) -> Sequence[Tensor]:
+    """Return views of both halves of the assets and, if their number is odd, of the last one."""
     half, odd = divmod(values.shape[-1], 2)
-    if not half:
-        return values + 0.0
-    first, second, *last = torch.split_with_sizes(values, [half, half] + [1] * odd, -1)
+    return torch.split_with_sizes(values, [half, half, 1] if odd else [half, half], -1)
+
+
+def sum_parts(first: Tensor, second: Tensor, last: Tensor | None = None) -> Tensor:
+    """Return `asset_sum` of a tensor's `asset_parts`."""
+    width = first.shape[-1]
+    if last is not None and not width:
+        return last + 0.0
     sums = first + second
-    while half > 3:  # fewer are added one by one
-        fold = half // 2
-        sums.narrow(-1, 0, fold).add_(sums.narrow(-1, half - fold, fold))
-        half -= fold
-    if half > 1:
-        sums, *others = torch.split_with_sizes(sums, [1] * sums.shape[-1], -1)[:half]
+    while width > 3:  # fewer are added one by one
+        fold = width // 2
+        sums.narrow(-1, 0, fold).add_(sums.narrow(-1, width - fold, fold))
+        width -= fold
+    if width > 1:
+        sums, *others = torch.split_with_sizes(sums, [1] * sums.shape[-1], -1)[:width]
         for other in reversed(others):
             sums.add_(other)
-    return sums.add_(last[0]) if odd else sums
+    return sums if last is None else sums.add_(last)
 
 
 def _pair_sum(first: Tensor, second: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
     """Return `asset_sum` of two tensors (R, N), computed at once."""
+    # Unlike `torch.stack`, `where` keeps the layout that they have.
     one, two = asset_sum(torch.where(rules.first, first, second)).unbind()
     return one, two
 
@@ -184,7 +196,8 @@ def plan(
         valued: its value.
         action: of the policy.
         rules: order parameters.
-        count: whether to count orders below the minimum.
+        count: whether to count orders below the minimum, and to say which orders are `whole` and
+            what is covered. Otherwise the orders have none of these; `fill` doesn't need them.
     """
     units, size, total = portfolio.units, valued.worth, valued.total
     short = _short_side(units, action, rules)
@@ -212,28 +225,29 @@ def plan(
     spare = base - rules.minimum
     whole = torch.gt(less, spare, out=spare)
     enough = torch.ge(orders, rules.minimum, out=most)
-    dropped = rules.none
+    dropped = rules.none_dropped
     if count:
         small = (more > SMALLEST_ORDER) & (more < rules.minimum)
         small |= (less > SMALLEST_ORDER) & (less < rules.minimum) & (whole == 0)
-        dropped = _count(small)
+        dropped = _count(small).squeeze(1)
     orders.mul_(enough)
     part = torch.maximum(less.div_(base), whole, out=whole)
     if rules.increment is not None:
         part = _round_part(part, units, rules.increment)
-    closed, buys = part * units, _buys(more, rules.increment)
+    closed, buys = torch.mul(part, units, out=less), _buys(more, rules.increment)
     sells, covers = closed, rules.nothing
     if short is not None:
         # A short sale is an order of units: rounded down to increments, like every sale.
         sells = torch.where(short, _rounded(more / valued.close, rules.increment), closed)
-        buys, covers = buys.masked_fill(short, 0.0), torch.where(short, -closed, rules.nothing)
+        buys = buys.masked_fill(short, 0.0)
+        covers = torch.where(short, -closed, rules.nothing) if count else covers
     return Orders(
         sell_units=sells,
         buy_notional=buys,
         cover_units=covers,
-        whole=part == 1.0,
+        whole=part == 1.0 if count else rules.never,
         restart_clock=restart,
-        dropped=dropped.squeeze(1),
+        dropped=dropped,
         part=part,
         short=short,
     )
@@ -365,17 +379,19 @@ def fill(
         met = (~hole).double()
         part, buys, opened = part * met, buys * met, opened * met
 
-    bought, cost = (buys / open_).mul_(rules.buy_rate), buys
     # Of planned orders without shorts, that many units are sold.
     reduced = opened if short is None and orders.part is not None else part * units
     spent, sold = buys, reduced * open_
     if short is not None:
         proceeds = opened * open_
-        bought = torch.where(short, -opened, bought)
-        cost = torch.where(short, -(proceeds * rules.sell_rate), cost)
         # Buying back takes as many quote units as a buy that brings these units.
         spent = torch.where(short, -sold / rules.buy_rate, spent)
         sold = torch.where(short, proceeds, sold)
+    spent, sold = _pair_sum(spent, sold, rules)
+    bought, cost = (buys / open_).mul_(rules.buy_rate), buys
+    if short is not None:
+        bought = torch.where(short, -opened, bought)
+        cost = torch.where(short, -(proceeds * rules.sell_rate), cost)
     # A whole order (exactly 1) keeps exactly 0 units, so no rounding residue stays in the book.
     kept = torch.rsub(part, 1.0)
     left = units * kept
@@ -388,11 +404,10 @@ def fill(
         held.mul_(~restart)
     high = high * still_open if rules.stops else high
     units = left.add_(bought)
-    filled = Filled(*_pair_sum(spent, sold, rules), trades, unfilled)
     # Rounding could spend a last bit more than the cash. With shorts, cash may fall below 0.
-    cash = torch.maximum(cash - filled.spent, rules.least_cash)
-    cash.add_(filled.sold * rules.sell_rate)
-    return Portfolio(cash, units, paid, high, held), filled
+    cash = torch.maximum(cash - spent, rules.least_cash)
+    cash.add_(sold * rules.sell_rate)
+    return Portfolio(cash, units, paid, high, held), Filled(spent, sold, trades, unfilled)
 
 
 def _placed(orders: Orders, units: Tensor, rules: Rules) -> tuple[Tensor, Tensor | None]:

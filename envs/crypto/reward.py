@@ -105,7 +105,7 @@ class Reward:
     def of(
         self, growth: Tensor, total: Tensor, worth: Tensor, cash: Tensor, age: Callable[[], Tensor]
     ) -> Tensor:
-        """Return the reward of a step: (R,) float32.
+        """Return the reward of a step: (R,) float64, overwritten by the next call.
 
         Args:
             growth: (2, R), b and x.
@@ -133,5 +133,4 @@ class Reward:
                 heaviest - self._concentration_limit
             ).clamp_min_(0.0)
             reward -= self._cash_penalty * (self._cash_reserve - cash / total).clamp_min_(0.0)
-        # Converted to float32 at the very end: all terms are computed in float64.
-        return reward.float()
+        return reward

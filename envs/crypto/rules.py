@@ -45,8 +45,8 @@ class Rules:
         borrow_rate: borrow fee per bar.
         bankrupt_value: V that a bankrupt account keeps.
         sides: (2, 1, 1), -1 and 1.
-        first: (2, 1, 1) bool, true and false: chooses one of two tensors for each half of a pair.
-        none: 0, what was not counted.
+        first: (2, 1, 1) bool, true and false: makes a pair of two tensors.
+        none, none_dropped: 0, what was not counted; the latter (R,).
         nothing, never: (R, N), 0 and false: what rules that are off decide.
     """
 
@@ -78,7 +78,7 @@ class Rules:
         self.sides = torch.tensor([-1.0, 1.0], dtype=torch.float64, device=device).view(2, 1, 1)
         self.first = self.sides < 0
         self.none, self.nothing = column(), column(len(instruments.increment))
-        self.never = self.nothing > 0
+        self.none_dropped, self.never = self.none.squeeze(1), self.nothing > 0
         minimums = instruments.minimum_order if any(instruments.minimum_order) else (0.0,)
         self._ticker_minimum = torch.tensor(minimums, dtype=torch.float64, device=device)
         self.minimum = column(len(minimums))

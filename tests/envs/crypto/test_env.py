@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.market import Market, observation_normaliser
@@ -387,3 +388,53 @@ def test_the_normaliser_is_that_of_the_training_bars() -> None:
     assert not average[13:].any()
     assert (deviation[:10] == 1).all()
     assert (deviation[13:] == 1).all()
+
+
+# ---- the torch step ----
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations made while it is active; `views` are those that compute nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = self.views = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        made = func(*args, **(kwargs or {}))
+        if func.is_view:
+            self.views += 1
+        else:
+            self.operations += 1
+        return made
+
+
+@pytest.mark.parametrize(("shorts", "operations", "views"), [(False, 78, 12), (True, 230, 40)])
+def test_a_torch_step_takes_few_operations(shorts: bool, operations: int, views: int) -> None:
+    params = EnvParams(allow_short=shorts, episode_bars=90)
+    env = CryptoEnv(sample_market(assets=7), params, WINDOWS, 8, native=False)
+    env.reset(0)
+    actions, out = torch.rand(8, 7) * 2 - 1, torch.empty(8, env.state_dim)
+    env.step(actions, out=out)
+    with Counted() as counted:
+        env.step(actions, out=out)
+    # Each is a launch on GPUs, and sets the time at usual numbers of rows.
+    assert 50 < counted.operations <= operations
+    assert counted.views <= views
+
+
+@pytest.mark.parametrize("shorts", [False, True])
+def test_gradients_can_be_computed_with_what_a_torch_step_returns(shorts: bool) -> None:
+    params = EnvParams(allow_short=shorts, episode_bars=5)
+    env = CryptoEnv(sample_market(), params, WINDOWS, 4, native=False, accounts=True)
+    env.reset(0)
+    weight = torch.ones((), requires_grad=True)
+    for _ in range(6):  # the last one after the end of an episode
+        step = env.step(torch.rand(4, 3) * 2 - 1)
+        loss = (step.obs * weight).sum() + (step.reward * weight).sum()
+        loss = loss + (env.final_obs() * weight).sum()
+        loss = loss + (weight * (step.terminated | step.truncated)).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+    assert env.account is not None
+    (env.account.value * weight).sum().backward()
+    assert weight.grad is not None
