@@ -16,6 +16,7 @@ easily, `Card` refuses.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -161,9 +162,19 @@ def _kernels(packet: Any, args: Any, kwargs: Any) -> int:
     if name.startswith("_foreach"):
         # One after the other, unless all are dense.
         lists = [arg for arg in args if isinstance(arg, list)]
-        dense = all(tensor.is_contiguous() for tensors in lists for tensor in tensors)
+        layouts = {tuple(map(_layout, tensors)) for tensors in zip(*lists, strict=True)}
+        dense = all(len(set(same)) == 1 and None not in same for same in layouts)
         return 1 if dense else len(lists[0])
     return 1
+
+
+def _layout(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return the strides of a tensor without gaps and overlaps, else None."""
+    by_memory = sorted(zip(tensor.stride(), tensor.shape, strict=True), reverse=True)
+    order = [stride for stride, size in by_memory if size > 1]
+    sizes = [size for _, size in by_memory if size > 1]
+    expected = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
+    return tensor.stride() if order == expected else None
 
 
 def counted_kernels() -> GpuKernels:

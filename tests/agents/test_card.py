@@ -296,7 +296,7 @@ def plain_crypto() -> Any:
 
 @pytest.mark.parametrize(
     ("make", "program", "environment"),
-    [(game("cartpole"), 18, [22]), (plain_crypto, 18, [64, 96])],
+    [(game("cartpole"), 18, [22]), (plain_crypto, 18, [75, 106])],
     ids=["cartpole", "crypto"],
 )
 def test_launches_of_recorded_rollout_steps(

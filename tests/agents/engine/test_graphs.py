@@ -54,8 +54,9 @@ class Tape(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        for tensor, value in reversed(self._before):
-            tensor.copy_(value)
+        with torch.inference_mode():  # as where some of them were made
+            for tensor, value in reversed(self._before):
+                tensor.copy_(value)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -74,6 +75,7 @@ class Tape(TorchDispatchMode):
                 if isinstance(leaf, Tensor):
                     self._before.append((leaf, leaf.clone()))
 
+    @torch.inference_mode()  # what is recorded lies below autograd
     def replay(self) -> None:
         for func, args, kwargs, made in self._calls:
             again = tree_leaves(func(*args, **kwargs))
