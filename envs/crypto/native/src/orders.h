@@ -80,7 +80,7 @@ static inline vec take_side(const State& s, const Group& group, Orders& o, int a
     return w * (1.0 - 2.0 * o.is_short[a]);
 }
 
-// Scale the orders that increase positions (`_limit_cash`, `_limit_leverage`).
+// Scale the orders that increase positions (`_limit_sides`).
 static inline void limit_buys(const State& s, const Group& group, Orders& o, vec V, vec money) {
     const int N = s.assets;
     for (int a = 0; a < N; a++) o.flow[a] = where(o.is_short[a], all(0.0), o.buy[a]);
