@@ -196,7 +196,7 @@ def write_onnx(module: Acting, path: Path, what: str) -> list[Path]:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     with _quiet():
         session = ReferenceEvaluator(model)
-        check(module, lambda inputs: np.asarray(session.run([ACTION], inputs)[0]), what)
+        check(module, lambda inputs: np.asarray(next(iter(session.run([ACTION], inputs)))), what)
     write_atomic(path, model.SerializeToString())
     return [path]
 
