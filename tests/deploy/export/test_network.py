@@ -87,7 +87,13 @@ def test_a_program_of_torch_acts_like_the_policy(kind: str, tmp_path: Path) -> N
         assert torch.equal(found[prefix + name], tensor)
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+OFTEN = ("activations", "an ensemble", "a mask", "images")  # the others are extra
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind in OFTEN else pytest.mark.extra) for kind in MAKERS],
+)
 def test_an_onnx_model_acts_like_the_policy(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     module = MAKERS[kind]()

@@ -241,7 +241,10 @@ def test_a_number_that_not_all_seeds_report_is_missing(tmp_path: Path) -> None:
         "tpe",
         "random",
         'optuna.samplers:NSGAIISampler {"population_size": 4}',
-        'optuna.samplers:GPSampler {"n_startup_trials": 3, "deterministic_objective": true}',
+        pytest.param(
+            'optuna.samplers:GPSampler {"n_startup_trials": 3, "deterministic_objective": true}',
+            marks=pytest.mark.extra,
+        ),
     ],
 )
 def test_samplers_of_several_values_and_constraints_are_repeatable(
