@@ -23,6 +23,7 @@ from sweepd import program
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.naming import IMPORTING
 from sweepd.envs.support.plugins import resolve
+from sweepd.optimize.objectives.command.supervisor import AGAIN
 from sweepd.optimize.study.space.objects import (
     SPACE,
     Entry,
@@ -32,7 +33,6 @@ from sweepd.optimize.study.space.objects import (
     random_value,
 )
 
-AGAIN = 75  # exit code: start it again, from its checkpoint
 ATTRIBUTES = "attributes.json"  # in `out_dir`: what `set_user_attr` was given
 _LOOKS, _LOOK_SECONDS = 8, 5.0  # further calls with other values; seconds after which none begins
 

@@ -165,7 +165,7 @@ class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
             except InputError:  # its files were removed
                 continue
             if same_game(bundle, self.study) and bundle.identity != draft.identity:
-                found.append(bundle.player.entrant(self._called(bundle)))
+                found.append(bundle.player.entrant(self.called(bundle)))
         return found
 
     def _other_candidates(self, own: GameCandidate) -> list[Entrant]:
@@ -198,12 +198,12 @@ class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
         present, panel = self._load(champion), score
         if present is not None and isinstance(panel, DuelPanel):
             duels = self._duel_games(draft, look)
-            panel = with_champion(panel, duels, draft.player, present.player, self._called(present))
+            panel = with_champion(panel, duels, draft.player, present.player, self.called(present))
         elif present is not None:
             games = self._panel_games(draft, look)
             theirs = games.play_player(present.player)
             opponent = compare_players(
-                self._called(present), panel.episodes, theirs, look.number, games.seed
+                self.called(present), panel.episodes, theirs, look.number, games.seed
             )
             panel = dataclasses.replace(panel, champion=opponent)
         return dataclasses.replace(candidate.evidence(), panel=panel), panel
@@ -234,12 +234,6 @@ class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
             ("play", "watch the champion"),
             ("registry show", "show its origin and its gate report"),
         )
-
-    def _called(self, bundle: GameBundle) -> str:
-        """What a present or past champion is called: `SLOT@3`, by its version in the slot."""
-        versions = self.registry.versions(self.slot)
-        number = next((one.number for one in versions if one.bundle == bundle.hash), None)
-        return bundle.name if number is None else f"{self.slot}@{number}"
 
     def _load(self, hash_: str | None) -> GameBundle | None:
         """Load a champion of the slot.

@@ -137,15 +137,10 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
             level = 1.0 - gate_level(look.number + score.others)
             difference = paired(ours, others, level=level)
             other = ChampionValues(
-                self._called(present), theirs, difference, _unlike(draft, present)
+                self.called(present), theirs, difference, _unlike(draft, present)
             )
             score = dataclasses.replace(score, champion=other)
         return dataclasses.replace(candidate.evidence(), score=score), score
-
-    def _called(self, bundle: ProgramBundle) -> str:
-        versions = self.registry.versions(self.slot)
-        number = next((one.number for one in versions if one.bundle == bundle.hash), None)
-        return bundle.name if number is None else f"{self.slot}@{number}"
 
     def record(self, candidate: ProgramCandidate, score: FreshScore) -> dict[str, Any]:
         return {"fresh": score.to_dict(), "selection": candidate.configuration.to_dict()}

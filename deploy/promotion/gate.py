@@ -233,6 +233,12 @@ class Gate(ABC, Generic[StudyT, CandidateT, ScoreT, BundleT]):
     ) -> tuple[Any, ScoreT]:
         """Compare with the champion: evidence for the second stage, and the completed score."""
 
+    def called(self, bundle: BundleT) -> str:
+        """What a present or past champion is called: `SLOT@3`, by its version in the slot."""
+        versions = self.registry.versions(self.slot)
+        number = next((one.number for one in versions if one.bundle == bundle.hash), None)
+        return bundle.name if number is None else f"{self.slot}@{number}"
+
     @abstractmethod
     def record(self, candidate: CandidateT, score: ScoreT) -> dict[str, Any]:
         """The evaluation in the bundle's gate report."""

@@ -21,7 +21,7 @@ from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.study import Plan, StudyHandle
 from tests.optimize.conftest import SPACE, TRAIN
-from tests.optimize.objectives.command.programs import PYTHON, alive, program
+from tests.optimize.objectives.command.programs import PYTHON, alive, pids, program
 
 GONE_SECONDS = 5.0  # for what a killed worker has started to end
 
@@ -140,7 +140,7 @@ class ProgramKind(Kind):
             if len(reports) != STEPS:
                 yield f"trial {trial.number} of {handle.name} has {len(reports)} reports"
         until = time.monotonic() + GONE_SECONDS
-        while left := [pid for pid in _pids(handle.run_dir) if alive(pid)]:
+        while left := [pid for pid in pids(handle.run_dir) if alive(pid)]:
             if time.monotonic() > until:
                 yield f"of {handle.name} the processes {left} are left"
                 return
@@ -153,12 +153,6 @@ class ProgramKind(Kind):
         return trial.intermediate_values == {r: values[r] for r in range(1, reached + 1)} and (
             trial.state != TrialState.COMPLETE or trial.value == values[3]
         )
-
-
-def _pids(run_dir: Path) -> list[int]:
-    """Return the ids of a study's programs, and of the processes that they started."""
-    found = run_dir.glob("trial-*/seed-*/out/pids")
-    return [int(pid) for path in found for pid in path.read_text().split()]
 
 
 KINDS = {"market": MarketKind(), "program": ProgramKind()}

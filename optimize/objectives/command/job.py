@@ -22,7 +22,6 @@ from sweepd.optimize.objectives.command import supervisor
 from sweepd.optimize.objectives.command.reports import Attempt, BadReport, Report, joined, tail_text
 
 OUT, CHECKPOINT = "out", "checkpoint"  # folders of a program
-AGAIN = 75  # exit code: start the program again (EX_TEMPFAIL of sysexits.h)
 # Signals that a machine sends to all of its processes, or a person to one: not the program's fault.
 FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 MOST_AGAIN = 10  # attempts without progress that ask to be started again
@@ -218,7 +217,7 @@ class Job:
 
     def judge(self, outcome: Mapping[str, Any] | None) -> None:
         """Take over what the outcome of an attempt means: finished, failed, or to be started again."""
-        status = AGAIN if outcome is None else int(outcome["status"])
+        status = supervisor.AGAIN if outcome is None else int(outcome["status"])
         if self.fault:
             return
         if outcome is not None and outcome["limit"] == "memory":
@@ -232,7 +231,7 @@ class Job:
             self.fault = f"it ended without a report, a line like {example}{self._said()}"
         elif status == 0:
             self.finished = True
-        elif status == AGAIN or -status in FROM_OUTSIDE:
+        elif status == supervisor.AGAIN or -status in FROM_OUTSIDE:
             self._pause_ends = time.monotonic() + PAUSE * 2**self._again
             self._again += 1
             if self._again > MOST_AGAIN:

@@ -145,21 +145,24 @@ class CommandRun(Run[CommandTraining]):
     def begin(self, plans: Sequence[Plan]) -> list[CommandTraining]:
         self._seconds, self._steps = 0.0, 0
         return [
-            CommandTraining(
-                plan,
-                jobs=[self._job(plan, seed) for seed in range(self.spec.seeds)],
-                steps=[0] * self.spec.seeds,
-            )
+            CommandTraining(plan, jobs=self._trial_jobs(plan), steps=[0] * self.spec.seeds)
             for plan in plans
         ]
 
-    def _job(self, plan: Plan, index: int) -> Job:
+    def _trial_jobs(self, plan: Plan) -> list[Job]:
+        """Return the programs of a trial, one per seed, and write its parameters."""
         assert self._handle is not None
         trial = self._handle.trial_dir(plan.number).resolve()
-        folder = trial / f"seed-{index}"
-        folder.mkdir(parents=True, exist_ok=True)
+        trial.mkdir(parents=True, exist_ok=True)
         params = json.dumps(plan.settings.learner)
         write_atomic(trial / "params.json", params)
+        return [
+            self._job(plan, params, trial / f"seed-{seed}", seed) for seed in range(self.spec.seeds)
+        ]
+
+    def _job(self, plan: Plan, params: str, folder: Path, index: int) -> Job:
+        assert self._handle is not None
+        folder.mkdir(exist_ok=True)
         known = {
             "seed": derive_seed(plan.seed, "seed", index) % 2**31,
             "trial": plan.number,

@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.5  # between two measurements of memory, which take some milli
 _TRIES, _PAUSE = 500, 0.01  # rounds of kills until nothing is left; seconds between them
 LOCK = "running.lock"
 _LOCK_SECONDS = 20.0  # the longest wait for it
-_AGAIN = 75  # exit code: start the program again
+AGAIN = 75  # exit code: start the program again (EX_TEMPFAIL of sysexits.h)
 
 
 class Supervisor:
@@ -276,7 +276,7 @@ def main(arguments: list[str]) -> None:
     if lock(os.path.dirname(log)):
         outcome = Supervisor(words, log, float(grace), int(memory), float(seconds)).run()
     else:
-        outcome = f'{{"status": {_AGAIN}, "limit": ""}}'
+        outcome = f'{{"status": {AGAIN}, "limit": ""}}'
     if outcome is not None:
         os.write(1, f"{outcome}\n".encode())
 

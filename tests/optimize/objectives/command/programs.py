@@ -43,6 +43,12 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def pids(folder: Path) -> list[int]:
+    """Return what the programs of the studies in a folder have written of their own process ids."""
+    found = folder.rglob("trial-*/seed-*/out/pids")
+    return [int(pid) for path in found for pid in path.read_text().split()]
+
+
 def command_study(
     folder: Path, text: str, params: dict[str, Any] | None = None, **settings: Any
 ) -> StudyHandle:

@@ -24,7 +24,7 @@ from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Running
-from tests.optimize.objectives.command.programs import PYTHON, alive, program
+from tests.optimize.objectives.command.programs import PYTHON, alive, pids, program
 from tests.optimize.study_files import open_handle, wait_for
 
 # It reports 30 steps, continues from its checkpoint, and starts a process in a session of its own.
@@ -42,12 +42,6 @@ while step < 30:
     os.replace(kept + ".new", kept)
     time.sleep(0.02)
 """
-
-
-def pids(folder: Path) -> list[int]:
-    """The programs of a study, and the processes that they started."""
-    found = folder.glob("runs/*/trial-*/seed-*/out/pids")
-    return [int(pid) for path in found for pid in path.read_text().split()]
 
 
 def nothing_left(folder: Path) -> bool:
