@@ -10,7 +10,7 @@ from typing import Any
 from sweepd.optimize.objectives.judged import judge
 from sweepd.optimize.objectives.run import Evaluation, Run, Training
 from sweepd.optimize.study.database.storage import TrialLost
-from sweepd.optimize.study.record.values import CONSTRAINT_PREFIX, broken_words, values_text
+from sweepd.optimize.study.record.values import broken_words, constraint_attributes, values_text
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.records import Records
 from sweepd.optimize.worker.telemetry import Telemetry
@@ -52,7 +52,7 @@ class TrialReporter:
         """
         attributes = self._attributes(training, evaluation)
         found = judge(self.handle.spec, evaluation)
-        system = {CONSTRAINT_PREFIX + text: by for text, by in found.violations.items()}
+        system = constraint_attributes(found.violations)
 
         def write() -> None:
             # The report last: it marks the rung as evaluated, and is not repeated after a resume.

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sweepd.envs.support.intervals import Floats, Interval, between, crossed, paired, solved_seeds
-from sweepd.optimize.study.record.values import CONSTRAINT_PREFIX, FIRST, distances, non_dominated
+from sweepd.optimize.study.record.values import (
+    FIRST,
+    distances,
+    non_dominated,
+    recorded_violations,
+    total_violation,
+)
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -305,12 +311,7 @@ def first_value(trial: FrozenTrial) -> float | None:
 
 def violations(trial: FrozenTrial) -> dict[str, float]:
     """Return the recorded violations of constraints, see `Constraint.violation`, by their text."""
-    # As `FrozenTrial.constraints`, which also reads a form of older versions of Optuna.
-    return {
-        key.removeprefix(CONSTRAINT_PREFIX): float(value)
-        for key, value in trial.system_attrs.items()
-        if key.startswith(CONSTRAINT_PREFIX)
-    }
+    return recorded_violations(trial.system_attrs)
 
 
 def feasible(trial: FrozenTrial) -> bool:
@@ -320,7 +321,7 @@ def feasible(trial: FrozenTrial) -> bool:
 
 def broken(trial: FrozenTrial) -> float:
     """Return by how much a trial breaks constraints, in all: 0 if it meets them."""
-    return sum(value for value in violations(trial).values() if value > 0.0)
+    return total_violation(violations(trial))
 
 
 def leading(trials: Iterable[FrozenTrial]) -> FrozenTrial | None:

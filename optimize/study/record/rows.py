@@ -28,7 +28,12 @@ from sweepd.optimize.study.record.optuna_tables import (
     values_of,
 )
 from sweepd.optimize.study.record.trials import TrialRecord, record_keys
-from sweepd.optimize.study.record.values import CONSTRAINT_PREFIX
+from sweepd.optimize.study.record.values import (
+    CONSTRAINT_PREFIX,
+    constraint_attributes,
+    recorded_violations,
+    total_violation,
+)
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")
 CHUNK = 500  # ids in one query: databases limit the number of parameters
@@ -86,7 +91,7 @@ class TrialRow:
     @property
     def feasible(self) -> bool:
         """Whether no recorded constraint is broken."""
-        return all(value <= 0.0 for value in self.violations.values())
+        return total_violation(self.violations) == 0.0
 
     @property
     def finished(self) -> bool:
@@ -193,7 +198,7 @@ def frozen(row: TrialRow) -> FrozenTrial:
         params=dict(row.params),
         distributions=dict(row.distributions),
         user_attrs=dict(row.blocks),
-        system_attrs={CONSTRAINT_PREFIX + key: by for key, by in row.violations.items()},
+        system_attrs=constraint_attributes(row.violations),
         intermediate_values=dict(row.rungs),
     )
 
@@ -226,10 +231,7 @@ def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
                 {name: value for name, (value, _) in params[trial_id].items()},
                 {name: kind for name, (_, kind) in params[trial_id].items()},
                 tuple(further),
-                {
-                    key.removeprefix(CONSTRAINT_PREFIX): float(by)
-                    for key, by in constraints[trial_id].items()
-                },
+                recorded_violations(constraints[trial_id]),
             )
 
 

@@ -193,6 +193,26 @@ def values_text(values: Sequence[Value], numbers: Sequence[float]) -> str:
     return ", ".join(f"{value.name} {number:+.4f}" for value, number in further)
 
 
+def constraint_attributes(violations: Mapping[str, float]) -> dict[str, float]:
+    """Return violations as system attributes of a trial, as Optuna writes them."""
+    return {CONSTRAINT_PREFIX + text: by for text, by in violations.items()}
+
+
+def recorded_violations(attributes: Mapping[str, Any]) -> dict[str, float]:
+    """Return the violations among the system attributes of a trial, by the text of the constraint."""
+    # As `FrozenTrial.constraints`, which also reads a form of older versions of Optuna.
+    return {
+        key.removeprefix(CONSTRAINT_PREFIX): float(by)
+        for key, by in attributes.items()
+        if key.startswith(CONSTRAINT_PREFIX)
+    }
+
+
+def total_violation(violations: Mapping[str, float]) -> float:
+    """Return by how much constraints are broken, in all: 0 if they are met."""
+    return sum(by for by in violations.values() if by > 0.0)
+
+
 def broken_words(violations: Mapping[str, float]) -> str:
     """Say which constraints a trial does not meet: `max_drawdown<=0.3 (by 0.12)`; "" if it does.
 
