@@ -17,31 +17,26 @@ stream per member.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from sweepd.agents.algorithms.off_policy import Figures, OffPolicy
 from sweepd.agents.algorithms.off_policy_params import D3QNParams
 from sweepd.agents.engine.program import Supported
 from sweepd.agents.engine.replay import Batch
-from sweepd.agents.native.off_policy import Layers, Trained
-from sweepd.agents.networks.initial import d3qn_network
-from sweepd.agents.networks.normaliser import bound_of
-from sweepd.agents.networks.portable import OrthogonalInDouble
+from sweepd.agents.native.choice import Evaluator
+from sweepd.agents.native.off_policy import Trained
+from sweepd.agents.networks.initial import new_weights, seeded
+from sweepd.agents.networks.net import Net, StateDict
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.stacked import Stack
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.upload import upload
 
 __all__ = ["D3QN", "D3QNParams", "D3QNStats"]
-
-# Of each value: options, then the level ("val" and "adv" are swapped in ElegantRL).
-HEADS = ("net_val1.0", "net_adv1.0", "net_val2.0", "net_adv2.0")
 
 
 class D3QNStats(NamedTuple):
@@ -73,18 +68,19 @@ class D3QN(OffPolicy):
     algorithm = "d3qn"
     params_type = D3QNParams
     stats_type = D3QNStats
+    _learned = "net"
     supports = Supported(running_scale=True, activations=True)
     episode_state = (*OffPolicy.episode_state, "held")
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         place = torch.device(device)
-        own: Any = {"clip": bound_of(shape), "activation": shape.activation}
-        self.net = Stack(_module(shape), shape.slots, place, **own)
-        self._layers = Layers(self.net.chain_names("net_state"), HEADS, linear_top=True)
-        self.target = Stack(_module(shape), shape.slots, place, learns=False, **own)
+        spec = NetSpec.of("QNetTwinDuel", shape)
+        self.net = Net.zeros(spec, shape.slots, place, learns=True)
+        self.target = Net.zeros(spec, shape.slots, place)
         # Per row: the random action being repeated, and for how many more steps.
         self._held = torch.zeros(shape.slots, shape.num_envs, 2, device=place)
-        super().__init__(shape, place, {"net": self.net, "target": self.target}, 1, discrete=True)
+        networks = {"net": self.net, "target": self.target}
+        super().__init__(shape, place, networks, 1, acts="net", discrete=True)
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """Return (network, target network) as ElegantRL's `QNetTwinDuel` loads them.
@@ -92,12 +88,7 @@ class D3QN(OffPolicy):
         `sweepd.agents.policy.frozen` saves and runs the first.
         """
         self._member(slot)
-        net = self.net.export_member(slot) | self._facts()
-        return net, self.target.export_member(slot)
-
-    def acting_weights(self) -> StateDict:
-        """See `Program.acting_weights`."""
-        return self.net.named() | self._stacked_facts()
+        return self.net.member(slot), self.target.member(slot)
 
     def _update(
         self,
@@ -118,25 +109,21 @@ class D3QN(OffPolicy):
                 smooth_l1_loss(value, label, reduction="none").mean(1) for value in (first, second)
             ]
             loss = losses[0] + losses[1]
-        norm = self.net.gradients(loss)
-        running = self._diverge(running, norm)
-        self.net.optimizer.apply(norm.unsqueeze(0), numbers["max_grad_norm"][:, 0], running)
+        norm = self.optimizers["net"].gradients([loss])
+        running = self._diverge(running, norm[0])
+        self.optimizers["net"].apply(norm, numbers["max_grad_norm"][:, 0], running)
         # The online network bootstraps from a slowly moving copy, for stability.
         self.target.follow(self.net, numbers["soft_update_tau"], running)
         return running, {
             "critic_loss": loss.detach(),
             "value": first.detach().mean(1),
-            "critic_norm": norm,
+            "critic_norm": norm[0],
         }
-
-    @property
-    def _critic(self) -> Stack:
-        return self.net
 
     def _trained(self) -> dict[str, Trained]:
         return {
-            "critic": Trained.of(self.net, self._layers),
-            "target": Trained.of(self.target, self._layers),
+            "critic": Trained.of(self.net, self.optimizers["net"]),
+            "target": Trained.of(self.target, None),
         }
 
     def _noise(self, steps: int) -> Tensor:
@@ -158,22 +145,17 @@ class D3QN(OffPolicy):
         left = torch.where(
             begins, torch.minimum((1.0 / length).floor(), self.numbers["explore_hold"]), left
         )
-        greedy = self._policy(self.networks, obs).view(coin.shape).to(held.dtype)
+        greedy = self._policy(self._run, obs).view(coin.shape).to(held.dtype)
         self._held = torch.stack((held, (left - 1.0).clamp_(min=0.0)), -1)
         return torch.where(left > 0, held, greedy).unsqueeze(-1)
 
     def _to_env(self, stored: Tensor) -> Tensor:
         return stored.reshape(-1).to(torch.int64)
 
-    def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
-        net = networks["net"]
-        if self._kernels is None:
-            values = _values(net, obs)[0]
-        else:
-            options = self.shape.action_dim
-            found = self._layers.outputs(self._kernels, net, net.state(obs))
-            values = _dueling(net, found[..., :options], found[..., options : options + 1])
-        return values.nan_to_num(nan=0.0).argmax(-1).view(-1)
+    def _policy(self, run: Evaluator, obs: Tensor) -> Tensor:
+        # The level and the second value do not affect which option is best.
+        options, _ = run(run.net.normalised(obs))
+        return options.nan_to_num(nan=0.0).argmax(-1).view(-1)
 
     def _clear(self, slot: int) -> None:
         super()._clear(slot)
@@ -200,32 +182,22 @@ class D3QN(OffPolicy):
         state_avg: Tensor,
         state_std: Tensor,
     ) -> None:
-        with torch.random.fork_rng(devices=[]), OrthogonalInDouble():
-            torch.manual_seed(derive_seed(seed, "weights"))
-            given = dict(_module(self.shape).state_dict())
+        with seeded(derive_seed(seed, "weights")):
+            given = new_weights(self.net.spec)
         columns = self.shape.state_dim
         given |= {"state_avg": state_avg[:columns], "state_std": state_std[:columns]}
-        self.net.import_member(slot, given)
-        self.target.import_member(slot, given)
+        self.net.put(slot, given)
+        self.target.put(slot, given)
 
 
-def _module(shape: Shape) -> nn.Module:
-    return d3qn_network(shape.net_dims, shape.state_dim, shape.action_dim)
-
-
-def _values(net: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
+def _values(net: Net, obs: Tensor) -> tuple[Tensor, Tensor]:
     """Return both dueling values of every action, (G, rows, action_dim) each."""
-    encoded = net.chain("net_state", net.state(obs))
-    first, second = (_duel(net, which, encoded) for which in ("1", "2"))
-    return first, second
+    top, _ = net.features(net.normalised(obs))
 
+    def dueling(which: int) -> Tensor:
+        # Q(s, a) = V(s) + A(s, a) - mean_a A(s, a). (In ElegantRL, "val" and "adv" are swapped.)
+        options = net.head(f"net_val{which}.0", top)
+        level = net.head(f"net_adv{which}.0", top)
+        return net.value(options - options.mean(-1, keepdim=True) + level)
 
-def _duel(net: Stack, which: str, encoded: Tensor) -> Tensor:
-    return _dueling(
-        net, net.linear(f"net_val{which}.0", encoded), net.linear(f"net_adv{which}.0", encoded)
-    )
-
-
-def _dueling(net: Stack, options: Tensor, level: Tensor) -> Tensor:
-    # Q(s, a) = V(s) + A(s, a) - mean_a A(s, a). (In ElegantRL, "val" and "adv" are swapped.)
-    return net.value(options - options.mean(-1, keepdim=True) + level)
+    return dueling(1), dueling(2)

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from sweepd.agents.algorithms.elegantrl_kinds import ElegantStats, kind_of
 from sweepd.agents.algorithms.off_policy_params import SACParams
 from sweepd.agents.engine.program import Act, Program
+from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.spec import KINDS, NetSpec
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import VecEnv
@@ -105,6 +106,16 @@ class ElegantAgents(Program):
             log_std = math.log(max(params.explore_noise_std, 1e-6))
             actor["action_std_log"] = torch.full((1, self.shape.action_dim), log_std)
         return actor, critic
+
+    @property
+    def actor_spec(self) -> NetSpec:
+        """See `Program.actor_spec`."""
+        if self.kind.own_network:
+            return super().actor_spec
+        classes = [one.__name__ for one in type(self._template["act"]).__mro__]
+        if Actor.__name__ in classes:
+            return NetSpec.of("ActorPPO", self.shape)
+        return NetSpec.of(next(name for name in classes if name in KINDS), self.shape)
 
     def _greedy(self, network: Any, obs: Tensor) -> Tensor:
         """Return deterministic actions of one member in the environment's form; 0 without one."""

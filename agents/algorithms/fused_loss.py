@@ -1,15 +1,15 @@
-"""PPO's loss on GPUs: its gradient for the networks' outputs, by one kernel and one product.
+"""PPO's loss on GPUs: its derivatives by the networks' outputs, by one kernel and one product.
 
 `sweepd.agents.algorithms.ppo.PPO._loss` computes the same with torch's operations, about forty
-launches.
+launches, and their backward pass.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from functools import cache
-from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,46 +17,31 @@ from torch import Tensor
 from sweepd.agents.engine.population import Population
 from sweepd.agents.networks.distributions import Categorical, Gaussian, distribution_of
 from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
-from sweepd.agents.networks.mlp import Activations
 from sweepd.agents.networks.shape import SHARED, Shape
-from sweepd.agents.networks.weights import Leaves
 
 
-class LossGradients(NamedTuple):
-    """What the backward pass and the statistics need of a minibatch's loss.
+class Loss(NamedTuple):
+    """What the gradients and the statistics need of a minibatch's loss.
 
     Attributes:
-        d_output: (G, minibatch, action_dim), dL/d(actor output).
-        d_critic: (G, minibatch), dL/d(critic output).
+        of: what is differentiated by the weights: the loss (G,), or the networks' outputs.
+        derivatives: the loss's, by `of`; None: 1.
         log_ratio: (G, minibatch), log of the probability ratios.
         error: (G, minibatch), value errors in their unit.
-        divergence: (G,), mean(r - 1 - log r); None if it was not asked for.
     """
 
-    d_output: Tensor
-    d_critic: Tensor
+    of: Sequence[Tensor]
+    derivatives: Sequence[Tensor] | None
     log_ratio: Tensor
     error: Tensor
-    divergence: Tensor | None
-
-
-class Terms(Protocol):
-    """See `sweepd.agents.algorithms.ppo.LossTerms`; (G, 1) each."""
-
-    @property
-    def low(self) -> Tensor: ...
-    @property
-    def high(self) -> Tensor: ...
-    @property
-    def d_entropy(self) -> Tensor: ...
-    @property
-    def unit(self) -> Tensor: ...
-    @property
-    def d_value(self) -> Tensor: ...
 
 
 class FusedLoss:
-    """The loss of one program's minibatches; results are overwritten by the next one."""
+    """The loss of one program's minibatches; results are overwritten by the next one.
+
+    Attributes:
+        terms: (G, 1) each, what `prepare` computes.
+    """
 
     def __init__(self, kernels: GpuKernels, shape: Shape, device: torch.device) -> None:
         self._kernels, self.shape = kernels, shape
@@ -65,45 +50,62 @@ class FusedLoss:
         self._sums = torch.zeros(*size, columns, device=device)
         self._ones = torch.ones(shape.slots, 1, shape.minibatch, device=device)
         self._d_output = torch.zeros(*size, shape.action_dim, device=device)
-        self._rows = torch.zeros(3, *size, device=device).unbind(0)
+        self._d_value = torch.zeros(*size, 1, device=device)
+        self._rows = torch.zeros(2, *size, device=device).unbind(0)
+        names = ("low", "high", "d_entropy", "unit", "d_value", "value_avg", "value_std")
+        self.terms = {name: torch.zeros(shape.slots, 1, device=device) for name in names}
+
+    def prepare(self, numbers: Mapping[str, Tensor], population: Population) -> None:
+        """Take the hyperparameters (G, 1) and value normalisers of a rollout.
+
+        Into the same memory, which recorded gradient steps keep reading.
+        """
+        minibatch, unit = self.shape.minibatch, population.value_unit()[..., 0]
+        avg, std = population.value_avg[..., 0], population.value_std[..., 0]
+        found = {
+            "low": 1.0 - numbers["clip"],
+            "high": 1.0 + numbers["clip"],
+            "d_entropy": numbers["entropy_coef"] / -minibatch,
+            "unit": unit,
+            "d_value": numbers["value_coef"] * (std / unit) / minibatch,
+            "value_avg": avg,
+            "value_std": std,
+        }
+        for name, term in self.terms.items():
+            term.copy_(found[name])
 
     def __call__(
-        self, acts: Activations, side: Tensor, weights: Leaves, terms: Terms, of: Population
-    ) -> tuple[LossGradients, Tensor]:
-        """Compute a minibatch's gradients.
+        self, output: Tensor, value: Tensor, side: Tensor, log_std: Tensor | None = None
+    ) -> Loss:
+        """Compute a minibatch's loss.
 
         Args:
-            acts: the forward pass of the minibatch.
+            output: (G, minibatch, action_dim), of the actors.
+            value: (G, minibatch, 1), of the critics.
             side: (G, minibatch, columns + 3), of its transitions.
-            weights: of the actors.
-            terms: of the loss.
-            of: the value normalisers.
-
-        Returns:
-            The gradients, and (G, 1, action_dim), that of log_std without the entropy's part; no
-            columns where actions are discrete.
+            log_std: (G, 1, action_dim), of the Gaussian; None where actions are discrete.
         """
-        shape, log_std = self.shape, weights.log_std
-        d_critic, log_ratio, error = self._rows
+        shape, terms = self.shape, self.terms
+        log_ratio, error = self._rows
         sizes = shape.slots, shape.minibatch, shape.action_dim
-        name = "categorical_loss" if shape.discrete else "gaussian_loss"
         self._kernels.run(
-            name,
+            "categorical_loss" if log_std is None else "gaussian_loss",
             shape.slots * shape.minibatch,
-            acts.output,
-            side,
-            acts.value,
-            terms.d_entropy if shape.discrete else log_std,
-            *(terms.low, terms.high, terms.unit, terms.d_value),
-            *(of.value_avg, of.value_std),
-            *(self._d_output, d_critic, log_ratio, error, self._sums),
-            *(sizes if shape.discrete else (log_std.stride(0), *sizes)),
+            *(output.detach(), side, value.detach()),
+            terms["d_entropy"] if log_std is None else log_std.detach(),
+            *(terms[name] for name in ("low", "high", "unit", "d_value", "value_avg", "value_std")),
+            *(self._d_output, self._d_value, log_ratio, error, self._sums),
+            *(sizes if log_std is None else (log_std.stride(0), *sizes)),
         )
-        # Sums over rows are products with ones, as in `sweepd.agents.networks.mlp.Backward`.
+        if log_std is None:
+            return Loss([output, value], [self._d_output, self._d_value], log_ratio, error)
+        # Sums over rows are products with ones, as in `sweepd.agents.networks.layers`.
         sums = torch.bmm(self._ones, self._sums)
-        found = LossGradients(self._d_output, d_critic, log_ratio, error, sums[:, 0, -1])
-        # d(log p)/d(log σ) = u² - 1
-        return found, sums[..., :-2] - sums[..., -2:-1] if not shape.discrete else sums[..., :0]
+        # d(log p)/d(log σ) = u² - 1, and dH/d(log σ) = 1 in every row.
+        entropies = (terms["d_entropy"] * shape.minibatch).unsqueeze(-1)
+        d_log_std = sums[..., :-2] - sums[..., -2:-1] + entropies
+        derivatives = [self._d_output, self._d_value, d_log_std]
+        return Loss([output, value, log_std], derivatives, log_ratio, error)
 
 
 def fused_loss(shape: Shape, device: torch.device) -> FusedLoss | None:
@@ -139,7 +141,6 @@ def _agrees(kernels: GpuKernels, device: torch.device, *, discrete: bool) -> boo
     output, value = normal(slots, rows, columns), normal(slots, rows, 1)
     log_std = -normal(slots, 1, columns).abs()
     leaves = [tensor.requires_grad_() for tensor in (output, value, log_std)]
-    weights: Any = SimpleNamespace(log_std=log_std[..., : 0 if discrete else columns])
     chosen = torch.arange(rows, device=device).remainder(columns).expand(slots, -1)
     if discrete:
         options: Any = torch.distributions.Categorical(logits=output)
@@ -154,32 +155,29 @@ def _agrees(kernels: GpuKernels, device: torch.device, *, discrete: bool) -> boo
         (log_prob.detach() + 0.3 * normal(slots, rows), normal(slots, rows), normal(slots, rows)),
         -1,
     )
-    low, high, d_entropy, unit, d_value, avg, std = (
-        torch.tensor([[one], [2.0 * one]], device=device)
-        for one in (0.4, 0.6, -1e-4, 1.5, 2e-2, 0.3, 2.0)
-    )
+    fused = FusedLoss(kernels, shape, device)
+    numbers = {"low": 0.4, "high": 0.6, "d_entropy": -1e-4, "unit": 1.5, "d_value": 2e-2}
+    numbers |= {"value_avg": 0.3, "value_std": 2.0}
+    for name, term in fused.terms.items():
+        term.copy_(torch.tensor([[numbers[name]], [2.0 * numbers[name]]]))
+    terms = fused.terms
     ratio, advantage = (log_prob - other[..., 0]).exp(), other[..., 1]
-    error = (avg + value[..., 0] * std - other[..., 2]) / unit
-    surrogate = torch.minimum(ratio * advantage, torch.clamp(ratio, low, high) * advantage)
+    values = terms["value_avg"] + value[..., 0] * terms["value_std"]
+    error = (values - other[..., 2]) / terms["unit"]
+    clipped = torch.clamp(ratio, terms["low"], terms["high"]) * advantage
+    surrogate = torch.minimum(ratio * advantage, clipped)
     # smooth_l1, whose derivative by a critic's output is d_value times the clipped error.
     size = error.abs()
-    of_value = d_value * unit / std * torch.where(size < 1.0, 0.5 * size * size, size - 0.5)
-    loss = -surrogate.sum() / rows + of_value.sum() + (d_entropy * entropy).sum()
+    of_error = torch.where(size < 1.0, 0.5 * size * size, size - 0.5)
+    of_value = terms["d_value"] * terms["unit"] / terms["value_std"] * of_error
+    loss = -surrogate.sum() / rows + of_value.sum() + (terms["d_entropy"] * entropy).sum()
     wanted = torch.autograd.grad(loss, leaves, allow_unused=True)
     with torch.no_grad():
-        acts: Any = SimpleNamespace(output=output, value=value)
-        terms: Any = SimpleNamespace(
-            low=low, high=high, d_entropy=d_entropy, unit=unit, d_value=d_value
-        )
-        of: Any = SimpleNamespace(value_avg=avg.unsqueeze(-1), value_std=std.unsqueeze(-1))
         side = torch.cat((actions, other), -1)
-        found, d_log_std = FusedLoss(kernels, shape, device)(acts, side, weights, terms, of)
-    assert found.divergence is not None
+        found = fused(output, value, side, None if discrete else log_std)
+    assert found.derivatives is not None
     pairs = [
-        (found.d_output, wanted[0]),
-        (found.d_critic, wanted[1][..., 0]),
-        (found.divergence, (ratio - 1.0 - ratio.log()).mean(1)),
+        *zip(found.derivatives, wanted, strict=False),
+        (found.log_ratio, log_prob - other[..., 0]),
     ]
-    if not discrete:
-        pairs.append((d_log_std + rows * d_entropy.unsqueeze(-1), wanted[2]))
     return all(torch.allclose(one, other, rtol=1e-3, atol=1e-5) for one, other in pairs)

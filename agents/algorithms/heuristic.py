@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sweepd.agents.engine.hyperparameters import Hyperparameters
 from sweepd.agents.engine.program import Program, Supported
+from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import StateDict
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,15 +22,14 @@ from torch import Tensor
 from sweepd.agents.engine.graphs import Effect, Repeated, recorder_for
 from sweepd.agents.engine.program import Act, Member, Program, check_tensors
 from sweepd.agents.engine.replay import Batch, ReplayBuffers
-from sweepd.agents.native.choice import kernels
+from sweepd.agents.native.choice import Evaluator, kernels
 from sweepd.agents.native.kernels import Kernels
 from sweepd.agents.native.off_policy import ReplayKernel, Trained
-from sweepd.agents.networks.activation import ACTIVATIONS, activation_tensor
-from sweepd.agents.networks.normaliser import clip_of
-from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.net import Net, StateDict
+from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.stacked import Stack
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.upload import upload
@@ -78,6 +77,7 @@ class OffPolicy(Program):
 
     Attributes:
         networks: by name.
+        optimizers: of those that learn.
         replay: the members' replay buffers.
     """
 
@@ -85,9 +85,10 @@ class OffPolicy(Program):
         self,
         shape: Shape,
         device: torch.device | str,
-        networks: dict[str, Stack],
+        networks: dict[str, Net],
         columns: int,
         *,
+        acts: str,
         discrete: bool,
     ) -> None:
         """Set up a program.
@@ -95,8 +96,9 @@ class OffPolicy(Program):
         Args:
             shape: its shape.
             device: where it runs.
-            networks: by name.
+            networks: by name; "target" does not learn.
             columns: floats of a stored action.
+            acts: name of the network that acts.
             discrete: whether the algorithm takes discrete actions.
 
         Raises:
@@ -108,7 +110,12 @@ class OffPolicy(Program):
             raise InputError(
                 f"{self.algorithm} takes actions that are {takes}; this environment's are not."
             )
-        self.networks = networks
+        self.networks, self._acts = networks, acts
+        self.optimizers = {
+            name: Adam(net.flat.unsqueeze(0), [net])
+            for name, net in networks.items()
+            if name != "target"
+        }
         self.replay = ReplayBuffers(
             shape.slots,
             shape.num_envs,
@@ -118,11 +125,12 @@ class OffPolicy(Program):
             columns,
             self.device,
         )
-        # None: torch makes the gradient steps, and computes outputs.
-        self._kernels = None if shape.privileged_dim else kernels(shape, self.device)
+        native = kernels(shape, self.device)
+        # None: torch makes the gradient steps.
         self._native: ReplayKernel | None = None
-        if self._kernels is not None:
-            self._native = self._replay_kernel(self._kernels)
+        if native is not None and not shape.privileged_dim:
+            self._native = self._replay_kernel(native)
+        self._run = Evaluator(shape, networks[acts])
         self._reward = torch.zeros(shape.slots, device=self.device)  # mean of the latest rollout
         # Gradient steps are recorded where the device can.
         self.recorder = recorder_for(self.device)
@@ -130,7 +138,7 @@ class OffPolicy(Program):
         self._repeated: Repeated[None] | None = None
 
     def _replay_kernel(self, native: Kernels) -> ReplayKernel:
-        normalisers = self._critic.normalisers
+        normalisers = self.networks[self._learned].normalisers
         return ReplayKernel(
             native,
             self.shape,
@@ -185,10 +193,8 @@ class OffPolicy(Program):
             The members still running, (G,) bool, and statistics (G,) by name.
         """
 
-    @property
-    @abstractmethod
-    def _critic(self) -> Stack:
-        """The network whose values are learned."""
+    # Name of the network whose values are learned.
+    _learned: ClassVar[str]
 
     @abstractmethod
     def _trained(self) -> dict[str, Trained]:
@@ -198,13 +204,9 @@ class OffPolicy(Program):
         """Return (G,), the entropy of an action that a temperature is tuned for."""
         return torch.zeros(self.shape.slots, device=self.device)
 
-    def _optimizers(self) -> list[tuple[FlatAdam, float]]:
+    def _optimizers(self) -> list[tuple[Adam, float]]:
         """Return the optimizers, each with the factor on the members' learning rate."""
-        return [
-            (network.optimizer, 1.0)
-            for network in self.networks.values()
-            if hasattr(network, "optimizer")
-        ]
+        return [(adam, 1.0) for adam in self.optimizers.values()]
 
     def _explore_rates(self) -> Tensor:
         """Return (G,), the probability of random actions in this rollout, after the warm-up."""
@@ -215,17 +217,22 @@ class OffPolicy(Program):
         return {}
 
     @abstractmethod
-    def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
-        """Return deterministic actions in the environment's form at obs (G, rows, obs_dim)."""
+    def _policy(self, run: Evaluator, obs: Tensor) -> Tensor:
+        """Return deterministic actions in the environment's form at obs (G, rows, obs_dim).
 
-    def _facts(self) -> StateDict:
-        """Return what an exported member has besides its weights and normalisers."""
-        return clip_of(self.shape) | activation_tensor(self.shape.activation)
+        Args:
+            run: the networks that act.
+            obs: the observations.
+        """
 
-    def _stacked_facts(self) -> StateDict:
-        """Return `_facts` of all members, (G, 1) by name."""
-        slots, facts = self.shape.slots, self._facts()
-        return {name: part.expand(slots, 1).to(self.device) for name, part in facts.items()}
+    @property
+    def actor_spec(self) -> NetSpec:
+        """See `Program.actor_spec`."""
+        return self.networks[self._acts].spec
+
+    def acting_weights(self) -> StateDict:
+        """See `Program.acting_weights`."""
+        return self.networks[self._acts].named()
 
     def clear_replay(self, slot: int) -> None:
         """See `Program.clear_replay`. The warm-up is not repeated: the member goes on acting."""
@@ -233,11 +240,11 @@ class OffPolicy(Program):
 
     def act_fn(self) -> Act:
         """See `Program.act_fn`."""
-        networks = {name: network.copy() for name, network in self.networks.items()}
+        run = Evaluator(self.shape, self.networks[self._acts].copy())
 
         @torch.no_grad()
         def act(obs: Tensor) -> Tensor:
-            return self._policy(networks, obs.view(self.shape.slots, -1, obs.shape[-1]))
+            return self._policy(run, obs.view(self.shape.slots, -1, obs.shape[-1]))
 
         return act
 
@@ -307,7 +314,7 @@ class OffPolicy(Program):
     def _train_native(self, rows: Tensor, noise: Tensor | None) -> None:
         """Do what `_train` does, with the native kernels."""
         assert self._native is not None
-        tally, values = self._tally, self._critic.normalisers
+        tally, values = self._tally, self.networks[self._learned].normalisers
         terms = {
             "gamma": self.numbers["gamma"][:, 0],
             "tau": self.numbers["soft_update_tau"][:, 0],
@@ -334,8 +341,9 @@ class OffPolicy(Program):
         """Make one gradient step, recorded once and replayed. Arguments as of `_gradient_step`."""
         if self._repeated is None:
             own = [tensor.clone() for tensor in inputs]
-            step, critic = partial(self._gradient_step, *own), self._critic
-            effect = Effect([critic.flat], lambda: critic.optimizer.moves(self._tally.running))
+            step, adam = partial(self._gradient_step, *own), self.optimizers[self._learned]
+            flat = self.networks[self._learned].flat
+            effect = Effect([flat], lambda: adam.moves(self._tally.running))
             self._repeated = Repeated(step, own, [], effect, self.recorder)
         self._repeated.run(*inputs)
 
@@ -359,13 +367,18 @@ class OffPolicy(Program):
     def _clear(self, slot: int) -> None:
         for network in self.networks.values():
             network.clear(slot)
+        for adam, _ in self._optimizers():
+            adam.reset(slot)
         self.replay.clear(slot)
 
     def _tensors(self, slot: int) -> dict[str, Tensor]:
+        own = {name: network.tensors(slot) for name, network in self.networks.items()}
+        for name, adam in self.optimizers.items():
+            own[name] |= adam.tensors(slot)
         return {
             f"{name}.{part}": tensor
-            for name, network in self.networks.items()
-            for part, tensor in network.tensors(slot).items()
+            for name, parts in own.items()
+            for part, tensor in parts.items()
         }
 
     def _save(self, slot: int) -> dict[str, Tensor]:

@@ -38,7 +38,8 @@ def scale_values(
         rate: (G, 1), β.
         enabled: (G, 1) bool.
     """
-    weights = population.weights
+    [top] = population.critic.spec.heads
+    weight, bias = (population.critic.weights[f"{top}.{part}"] for part in ("weight", "bias"))
     avg, std = population.value_avg[:, 0], population.value_std[:, 0]
     # Without known returns, the rollout's own moments are adopted whole (β = 1).
     known = std > 0
@@ -58,10 +59,7 @@ def scale_values(
         # The first moments only define the unit: there is no earlier scale to convert from.
         for part in (std / new_std, (avg - new_avg) / new_std, changed & known)
     )
-    for leaf, scaled in (
-        (weights.critic_out, weights.critic_out * ratio),
-        (weights.critic_out_bias, torch.addcmul(move, weights.critic_out_bias, ratio)),
-    ):
+    for leaf, scaled in ((weight, weight * ratio), (bias, torch.addcmul(move, bias, ratio))):
         leaf.copy_(torch.where(moved, scaled, leaf))
     avg.copy_(torch.where(changed, new_avg, avg))
     std.copy_(torch.where(changed, new_std, std))

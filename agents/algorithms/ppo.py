@@ -7,10 +7,10 @@ their derivations are in `docs/ppo.md`. Reading order:
 
 1. `PPO._collect` and `PPO._learn`: a rollout, advantages, gradient steps
    (`sweepd.agents.engine.rollout`, `sweepd.agents.engine.advantages`);
-2. `PPO._minibatch`: one gradient step, with the loss's gradient written by hand
-   (`sweepd.agents.networks.distributions` for log π and its gradient);
-3. `sweepd.agents.networks.mlp`: forward and backward pass through the stacked networks;
-4. `sweepd.agents.networks.optimizer`: gradient norms and AdamW.
+2. `PPO._minibatch` and `PPO._loss`: one gradient step
+   (`sweepd.agents.networks.distributions` for log π);
+3. `sweepd.agents.networks.net`: the forward pass through the stacked networks;
+4. `sweepd.agents.networks.optimizer`: gradients, their norms and AdamW.
 
 It is ElegantRL's PPO: a Gaussian before tanh, whose log-probability is that of the sample before
 tanh, or a categorical distribution; a smooth-L1 critic; separate networks, each with its own
@@ -26,15 +26,16 @@ and is not updated again; its rows continue with finite actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
 
-from sweepd.agents.algorithms.fused_loss import LossGradients, fused_loss
+from sweepd.agents.algorithms.fused_loss import Loss, fused_loss
 from sweepd.agents.algorithms.popart import scale_values
 from sweepd.agents.algorithms.ppo_params import PPOParams
 from sweepd.agents.engine.acting import Actors
@@ -45,12 +46,11 @@ from sweepd.agents.engine.rollout import Rollout
 from sweepd.agents.engine.transitions import Transitions
 from sweepd.agents.native.choice import kernels
 from sweepd.agents.native.kernels import UpdateKernel
-from sweepd.agents.networks.distributions import Distribution, distribution_of
-from sweepd.agents.networks.mlp import Activations, Backward, forward
-from sweepd.agents.networks.normaliser import clip_of
+from sweepd.agents.networks.distributions import distribution_of
+from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.support.upload import upload
@@ -89,60 +89,19 @@ class RolloutStats(NamedTuple):
     updates: Tensor
 
 
-@dataclass(frozen=True)
-class LossTerms:
-    """What the loss's gradient needs of the members' hyperparameters, constant over a rollout.
-
-    Attributes:
-        low: (G, 1), 1 - ε.
-        high: (G, 1), 1 + ε.
-        d_entropy: (G, 1), -c_H / B: derivative of the loss by a row's entropy.
-        unit: (G, 1), u: unit of value errors.
-        d_value: (G, 1), c_v σ / (u B): derivative of the loss by a critic's output, per clipped
-            error.
-        max_norm: (G,), largest gradient norm.
-        target_kl: (G,), infinite where it is off.
-        highest_log_std: (G,), largest log standard deviation of the Gaussian.
-    """
-
-    low: Tensor
-    high: Tensor
-    d_entropy: Tensor
-    unit: Tensor
-    d_value: Tensor
-    max_norm: Tensor
-    target_kl: Tensor
-    highest_log_std: Tensor
-
-    @classmethod
-    def of(cls, numbers: Mapping[str, Tensor], population: Population, minibatch: int) -> LossTerms:
-        """Compute the terms from hyperparameters (G, 1) by name and the value normalisers."""
-        target, unit = numbers["target_kl"][:, 0], population.value_unit()[..., 0]
-        return cls(
-            low=1.0 - numbers["clip"],
-            high=1.0 + numbers["clip"],
-            d_entropy=numbers["entropy_coef"] / -minibatch,
-            unit=unit,
-            d_value=numbers["value_coef"] * (population.value_std[..., 0] / unit) / minibatch,
-            max_norm=numbers["max_grad_norm"][:, 0],
-            target_kl=torch.where(target > 0, target, torch.inf),
-            highest_log_std=numbers["initial_log_std"][:, 0].clamp(min=0.0),
-        )
-
-
 class GradientStep(NamedTuple):
     """The results of one gradient step.
 
     Attributes:
         running: (G,) bool, members that continue with the next minibatch.
-        distribution: of the minibatch's actions.
+        output: (G, minibatch, action_dim), of the actors.
         log_ratio: (G, minibatch), log of the probability ratios.
         error: (G, minibatch), value errors in their unit.
         norms: (2, G), gradient norms of actors and critics.
     """
 
     running: Tensor
-    distribution: Distribution
+    output: Tensor
     log_ratio: Tensor
     error: Tensor
     norms: Tensor
@@ -175,12 +134,11 @@ class PPO(Program):
         super().__init__(shape, device)
         slots, rows = shape.slots, shape.minibatch
         self._distribution = distribution_of(shape)
-        self.population = Population(shape, self.device)
+        self.population = Population(shape, self.device, learns=True)
+        nets = self.population.actor, self.population.critic
         self.rollout = Rollout(shape, self.population, self.obs)
-        self.optimizer = Adam(self.population.flat, shape)
+        self.optimizer = Adam(self.population.flat, nets)
         steps = shape.bptt if shape.recurrent else 1
-        self._activations = Activations(shape, rows, self.device, steps)
-        self._backward = Backward(shape, rows, self.device)
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
         self._fused_loss = fused_loss(shape, self.device)
         # Gradient steps with and without early stopping, recorded where the device can.
@@ -192,11 +150,11 @@ class PPO(Program):
             self._native = UpdateKernel(
                 native,
                 shape,
-                self.population.flat,
+                nets,
                 self.optimizer,
                 self.rollout.transitions,
-                self.population.state_avg,
-                self.population.state_std,
+                nets[1].normalisers["state_avg"],
+                nets[1].normalisers["state_std"],
             )
 
     # One rollout and its gradient steps.
@@ -205,7 +163,8 @@ class PPO(Program):
         self.rollout.collect(env, self.streams, self.recorder)
 
     def _scales(self) -> list[tuple[Tensor, Tensor]]:
-        return [(self.population.state_avg, self.population.state_std)]
+        nets = self.population.actor, self.population.critic
+        return [(net.normalisers["state_avg"], net.normalisers["state_std"]) for net in nets]
 
     def _seen(self) -> tuple[Tensor, Tensor | None]:
         return self.rollout.seen()
@@ -216,7 +175,7 @@ class PPO(Program):
 
     def _learn(self) -> RolloutStats:
         explained_variance = self.rollout.estimate(
-            self.numbers["gamma"], self.numbers["gae_lambda"], self._activations
+            self.numbers["gamma"], self.numbers["gae_lambda"]
         )
         stats = self._update(explained_variance)
         self._average_weights()
@@ -228,42 +187,50 @@ class PPO(Program):
         batches = index.batches(self.streams.permutations(shape.epochs, index.items))
         self.optimizer.lr = self._learning_rates()
         self.optimizer.prepare()
-        # Before the terms of the loss: they depend on the value normalisers.
         self._scale_values()
-        terms = LossTerms.of(self.numbers, self.population, shape.minibatch)
         # Members that stop early or diverge stay in the batch, so no tensor changes its shape.
         learns = self._live & ~self._diverged
         train = self._train if self._native is None else self._train_native
-        # Without columns where there are several sets of weights per member: actions are discrete.
-        log_std = self.population.weights.log_std[: shape.slots]
+        log_std = self.population.actor.weights.get("action_std_log")
+        no_std = torch.zeros(shape.slots, device=self.device)
         return RolloutStats(
             reward=self.rollout.mean_reward(),
-            **train(batches, learns, terms),
+            **train(batches, learns),
             explained_variance=explained_variance,
-            std=log_std.exp().sum((1, 2)) / shape.action_dim,
+            std=no_std
+            if log_std is None
+            else log_std.detach().exp().sum((1, 2)) / shape.action_dim,
         )
 
-    def _train_native(self, batches: Tensor, learns: Tensor, terms: LossTerms) -> dict[str, Tensor]:
+    def _train_native(self, batches: Tensor, learns: Tensor) -> dict[str, Tensor]:
         """Do what `_train` does, with the native kernels."""
         assert self._native is not None
-        population = self.population
-        numbers = {
-            **{name: number.view(-1) for name, number in vars(terms).items()},
-            "clip": self.numbers["clip"][:, 0],
+        population, minibatch = self.population, self.shape.minibatch
+        numbers = {name: number[:, 0] for name, number in self.numbers.items()}
+        unit, target = population.value_unit()[:, 0, 0], numbers["target_kl"]
+        terms = {
+            "low": 1.0 - numbers["clip"],
+            "high": 1.0 + numbers["clip"],
+            "clip": numbers["clip"],
+            "d_entropy": numbers["entropy_coef"] / -minibatch,
+            "unit": unit,
+            "d_value": numbers["value_coef"] * (population.value_std[:, 0, 0] / unit) / minibatch,
             "value_avg": population.value_avg[:, 0, 0],
             "value_std": population.value_std[:, 0, 0],
+            "max_norm": numbers["max_grad_norm"],
+            "target_kl": torch.where(target > 0, target, torch.inf),
+            "highest_log_std": numbers["initial_log_std"].clamp(min=0.0),
         }
-        stats, diverged = self._native(batches, numbers, learns)
+        stats, diverged = self._native(batches, terms, learns)
         self._diverged |= diverged
         return stats
 
-    def _train(self, batches: Tensor, running: Tensor, terms: LossTerms) -> dict[str, Tensor]:
+    def _train(self, batches: Tensor, running: Tensor) -> dict[str, Tensor]:
         """Make the gradient steps of a rollout.
 
         Args:
             batches: (steps, G * minibatch), transitions of each step.
             running: (G,) bool, members to update.
-            terms: of the loss.
 
         Returns:
             (G,) each, those of the rollout's statistics that the gradient steps decide.
@@ -272,44 +239,41 @@ class PPO(Program):
         # do not need.
         stop_early = any(member.params.target_kl > 0 for member in self.members if member)
         steps_before = self.optimizer.step.clone()
-        step = self._gradient_steps(batches, running, terms, stop_early=stop_early)
+        if self._fused_loss is not None:
+            self._fused_loss.prepare(self.numbers, self.population)
+        step = self._gradient_steps(batches, running, stop_early=stop_early)
         return {**self._step_stats(step), "updates": self.optimizer.step - steps_before}
 
     def _gradient_steps(
-        self, batches: Tensor, running: Tensor, terms: LossTerms, *, stop_early: bool
+        self, batches: Tensor, running: Tensor, *, stop_early: bool
     ) -> GradientStep:
         """Make a gradient step per row of `batches` (steps, G * minibatch); return the last."""
         if self.recorder is None:
             for rows in batches.unbind(0):
-                step = self._minibatch(rows, running, terms, stop_early=stop_early)
+                step = self._minibatch(rows, running, stop_early=stop_early)
                 running = step.running
             return step
         graph = self._graphs.get(stop_early)
         if graph is None:
-            graph = self._graphs[stop_early] = self._graph(batches[0], running, terms, stop_early)
-        graph.begin(running, *vars(terms).values())
+            graph = self._graphs[stop_early] = self._graph(batches[0], running, stop_early)
+        graph.begin(running)
         for rows in batches.unbind(0):
             graph.run(rows)
         return graph.result
 
-    def _graph(
-        self, rows: Tensor, running: Tensor, terms: LossTerms, stop_early: bool
-    ) -> Repeated[GradientStep]:
+    def _graph(self, rows: Tensor, running: Tensor, stop_early: bool) -> Repeated[GradientStep]:
         """Return a gradient step that can be recorded: its inputs are copies that stay."""
         rows, running = rows.clone(), running.clone()
-        kept = LossTerms(*(term.clone() for term in vars(terms).values()))
 
         def make() -> GradientStep:
-            step = self._minibatch(rows, running, kept, stop_early=stop_early)
+            step = self._minibatch(rows, running, stop_early=stop_early)
             running.copy_(step.running)
             return step
 
         effect = Effect([self.population.flat], partial(self.optimizer.moves, running))
-        return Repeated(make, [rows], [running, *vars(kept).values()], effect, self.recorder)
+        return Repeated(make, [rows], [running], effect, self.recorder)
 
-    def _minibatch(
-        self, rows: Tensor, running: Tensor, terms: LossTerms, *, stop_early: bool
-    ) -> GradientStep:
+    def _minibatch(self, rows: Tensor, running: Tensor, *, stop_early: bool) -> GradientStep:
         """Make one gradient step.
 
         Gradients of members that do not run are computed as well, and not applied.
@@ -317,93 +281,82 @@ class PPO(Program):
         Args:
             rows: (G * minibatch,), transitions of the rollout.
             running: (G,) bool, members to update.
-            terms: of the loss.
-            stop_early: whether to compare the KL divergence with `terms.target_kl`.
+            stop_early: whether to compare the KL divergence with `target_kl`.
         """
-        # Forward pass, into buffers that all minibatches share.
-        weights, grads = self.population.weights, self.optimizer.grads
-        batch, acts = self._batch, self._activations
+        batch, population, numbers = self._batch, self.population, self.numbers
         self.rollout.index.gather(self.rollout.transitions, rows, batch)
-        if acts.cells is not None:
-            batch.set_cells(acts.cells)
-        obs = self.population.inputs(batch.obs)
-        forward(weights, obs, acts)
-
-        distribution = self._distribution(self.shape, acts.output, weights, batch.masks)
-        loss = self._loss(distribution, terms, stop_early=stop_early)
-        if loss.divergence is not None:
+        x = population.inputs(batch.obs)
+        memories = batch.memories() if self.shape.recurrent else (None, None)
+        with torch.enable_grad():
+            output, _ = population.actor.forward(x, memories[0])
+            value, _ = population.critic.forward(x, memories[1])
+            if self._fused_loss is None:
+                loss = self._loss(output, value)
+            else:
+                log_std = population.actor.weights.get("action_std_log")
+                loss = self._fused_loss(output, value, batch.side, log_std)
+            norms = self.optimizer.gradients(loss.of, loss.derivatives)
+        log_ratio, error = loss.log_ratio.detach(), loss.error.detach()
+        if stop_early:
             # The step that exceeds the target is not made either. A comparison with `>`, negated,
             # lets NaN pass: the check of the gradients below marks such a member as diverged.
             # (`a > b` of booleans is `a and not b` in one launch.)
-            running = running > (loss.divergence > terms.target_kl)
-
-        # Backward pass and optimizer.
-        self._backward(weights, obs, acts, loss.d_output, loss.d_critic.unsqueeze(-1), grads)
-        norms = self.optimizer.norms()
+            target = numbers["target_kl"][:, 0]
+            running = running > ((_divergence(log_ratio, self._mean) > target) & (target > 0))
         # A norm is finite only if every element of the gradient is.
         finite = norms.amax(0) < torch.inf  # false for NaN; `isfinite` is four launches
         self._diverged |= running > finite
         running = running & finite
         # A minibatch without a valid transition is skipped; the next one is not.
         stepped = running if batch.valid is None else running & batch.valid.any(-1)
-        self.optimizer.apply(norms, terms.max_norm, stepped)
-        # A larger deviation would push the samples into the saturated ends of tanh.
-        weights.log_std[: self.shape.slots].clamp_(max=terms.highest_log_std.view(-1, 1, 1))
-        return GradientStep(running, distribution, loss.log_ratio, loss.error, norms)
+        self.optimizer.apply(norms, numbers["max_grad_norm"][:, 0], stepped)
+        if not self.shape.discrete:
+            # A larger deviation would push the samples into the saturated ends of tanh.
+            highest = numbers["initial_log_std"].clamp(min=0.0).unsqueeze(-1)
+            population.actor.weights["action_std_log"].clamp_(max=highest)
+        return GradientStep(running, output.detach(), log_ratio, error, norms)
 
-    def _loss(
-        self, distribution: Distribution, terms: LossTerms, *, stop_early: bool
-    ) -> LossGradients:
-        """Compute the gradients of a minibatch's loss, after its forward pass.
+    def _loss(self, output: Tensor, value: Tensor) -> Loss:
+        """Return the loss of the minibatch in `_batch` (Schulman et al., 2017, eq. 7 and 9).
 
-        The gradients of the distribution's own weights are written to the optimizer's.
+        With the probability ratio r = π(a|s) / π_old(a|s), advantage A and return R of each row,
+        entropy H of π, and value V = σ v + μ:
+
+            L = -mean(min(r A, clip(r, 1 - ε, 1 + ε) A)) - c_H mean(H) + c_v mean(smooth_l1(e)),
+            e = (V - R) / u.
+
+        Args:
+            output: (G, minibatch, action_dim), of the actors.
+            value: (G, minibatch, 1), v.
         """
-        batch, acts, grads = self._batch, self._activations, self.optimizer.grads
-        if self._fused_loss is not None:
-            weights, of = self.population.weights, self.population
-            found, d_log_std = self._fused_loss(acts, batch.side, weights, terms, of)
-            if not self.shape.discrete:
-                entropies = terms.d_entropy * self.shape.minibatch
-                torch.add(d_log_std, entropies.unsqueeze(-1), out=grads.log_std)
-            return found if stop_early else found._replace(divergence=None)
-
-        # Gradient of the loss for the actors' outputs: d_output (G, B, action_dim).
-        log_ratio = distribution.log_prob(batch.actions).sub_(batch.log_probs)
-        advantages, d_entropy, d_value = batch.advantages, terms.d_entropy, terms.d_value
-        if batch.valid is not None:
-            # Means over the valid rows instead of all B. Invalid rows have advantage 0 already;
-            # their entropy and value error must not contribute either.
-            scale = self._valid_scale(batch.valid)
-            advantages, d_value = advantages * scale, d_value * scale
-            d_entropy = torch.where(batch.valid, d_entropy * scale, 0.0)
-        ratio = log_ratio.exp()
-        divergence = self._mean(ratio - 1.0 - log_ratio) if stop_early else None
-        # The loss is minus the mean objective, hence -1/B.
-        d_log_prob = surrogate_gradient(ratio, advantages, terms).mul_(-1.0 / self.shape.minibatch)
-        d_output = distribution.backward(d_log_prob, d_entropy, grads)
-
-        # Gradient for the critics' outputs v, with V = σ v + μ. The critic minimises
-        #     c_v / B Σ smooth_l1(e),  e = (V - R) / u,  and smooth_l1'(e) = clamp(e, -1, 1).
-        error = (self.rollout.value(acts.value) - batch.returns) / terms.unit
-        if batch.valid is not None:
-            error = torch.where(batch.valid, error, 0.0)
-        d_critic = error.clamp(-1.0, 1.0).mul_(d_value)
-        return LossGradients(d_output, d_critic, log_ratio, error, divergence)
+        batch, numbers, population = self._batch, self.numbers, self.population
+        policy = self._distribution(self.shape, output, population.actor.weights, batch.masks)
+        log_ratio = policy.log_prob(batch.actions) - batch.log_probs
+        ratio, clip = log_ratio.exp(), numbers["clip"]
+        clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * batch.advantages
+        surrogate = self._mean(torch.minimum(ratio * batch.advantages, clipped))
+        entropy = self._mean(policy.entropy())
+        values = population.critic.value(value).squeeze(-1)
+        error = (values - batch.returns) / population.value_unit()[..., 0]
+        value_loss = self._mean(_smooth_l1(error))
+        bonus = numbers["entropy_coef"][:, 0] * entropy
+        total = numbers["value_coef"][:, 0] * value_loss - surrogate - bonus
+        return Loss([total], None, log_ratio, error)
 
     def _step_stats(self, step: GradientStep) -> dict[str, Tensor]:
         """Return statistics of a minibatch, (G,) each."""
-        ratio = step.log_ratio.exp()
-        size = step.error.abs()
+        batch, ratio = self._batch, step.log_ratio.exp()
         norms = step.norms.clone()  # the next rollout's replays overwrite those of a recorded step
+        weights = self.population.actor.weights
+        policy = self._distribution(self.shape, step.output, weights, batch.masks)
+        policy.log_prob(batch.actions)  # the entropies of later choices depend on the earlier ones
         return {
-            # smooth_l1(e) = e²/2 for |e| < 1, else |e| - 1/2
-            "value_loss": self._mean(torch.where(size < 1.0, 0.5 * size * size, size - 0.5)),
-            # Schulman's estimate of KL(old || new): http://joschu.net/blog/kl-approx.html
-            "approx_kl": self._mean(ratio - 1.0 - step.log_ratio),
+            "value_loss": self._mean(_smooth_l1(step.error)),
+            "approx_kl": _divergence(step.log_ratio, self._mean),
             "clip_fraction": self._mean(((ratio - 1.0).abs() > self.numbers["clip"]).float()),
             "actor_norm": norms[0],
             "critic_norm": norms[1],
-            "entropy": self._mean(step.distribution.entropy()),
+            "entropy": self._mean(policy.entropy()),
         }
 
     def _mean(self, numbers: Tensor) -> Tensor:
@@ -441,23 +394,21 @@ class PPO(Program):
 
     def act_fn(self) -> Actors:
         """See `Program.act_fn`."""
-        population = self.population
-        return Actors(
-            self.shape,
-            population.acting(),
-            population.state_avg.clone(),
-            population.state_std.clone(),
-        )
+        return Actors(self.shape, self.population.acting())
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """See `Program.export_member`; `sweepd.agents.policy.frozen` saves and runs the actor."""
         self._member(slot)
         return self.population.export_member(slot)
 
+    @property
+    def actor_spec(self) -> NetSpec:
+        """See `Program.actor_spec`."""
+        return self.population.actor.spec
+
     def acting_weights(self) -> StateDict:
         """See `Program.acting_weights`."""
-        actors = [self.population.present_actor(slot) for slot in range(self.shape.slots)]
-        return {name: torch.stack([actor[name] for actor in actors]) for name in actors[0]}
+        return self.population.actor.named()
 
     def import_actor(self, slot: int, actor: Mapping[str, Tensor]) -> None:
         """See `Program.import_actor`."""
@@ -466,11 +417,10 @@ class PPO(Program):
         columns = actor["state_avg"].numel()
         for name in ("state_avg", "state_std"):
             critic[name][:columns] = actor[name]
-        # One that was trained with a fixed scale reads the same numbers, unless they are extreme.
-        self.population.import_member(slot, clip_of(self.shape) | dict(actor), critic)
+        self.population.import_member(slot, actor, critic)
         if self.scale is not None:
-            population = self.population
-            self.scale.start(slot, population.state_avg[slot, 0], population.state_std[slot, 0])
+            critics = self.population.critic.normalisers
+            self.scale.start(slot, critics["state_avg"][slot, 0], critics["state_std"][slot, 0])
 
     # Members' states.
 
@@ -506,10 +456,11 @@ class PPO(Program):
             "adam_m": optimizer.m[:, slot],
             "adam_v": optimizer.v[:, slot],
             "adam_step": optimizer.step[slot],
-            "state_avg": population.state_avg[slot],
-            "state_std": population.state_std[slot],
-            "value_avg": population.value_avg[slot],
-            "value_std": population.value_std[slot],
+            **{
+                f"{role}.{name}": part[slot]
+                for role, net in (("actor", population.actor), ("critic", population.critic))
+                for name, part in net.normalisers.items()
+            },
         }
 
     def _occupy(self, slot: int, member: Member) -> None:
@@ -521,8 +472,7 @@ class PPO(Program):
 
     def _memory(self, slot: int) -> Tensor:
         """Return (2, num_envs, state size), the recurrent states of the slot's actor and critic."""
-        memory = self.rollout.memory
-        return memory.view(2, self.shape.slots, *memory.shape[1:])[:, slot]
+        return self.rollout.memory[:, slot]
 
     def _shape_code_extras(self) -> list[int]:
         """Return a hash of the fields that `Program._shape_code` does not list.
@@ -539,25 +489,14 @@ class PPO(Program):
         return [derive_seed(*used)] if used else []
 
 
-def surrogate_gradient(ratio: Tensor, advantages: Tensor, terms: LossTerms) -> Tensor:
-    """Return the derivative of PPO's clipped objective by each row's log-probability.
+def _smooth_l1(error: Tensor) -> Tensor:
+    """Return e²/2 for |e| < 1, else |e| - 1/2."""
+    return smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
 
-    The objective (Schulman et al., 2017, eq. 7) is, per row with probability ratio r and
-    advantage A,
 
-        J = min(A r, A clip(r, 1 - ε, 1 + ε)),    r = exp(log π(a|s) - log π_old(a|s)).
-
-    Since dr / d(log π) = r, its derivative is A r where the first term is the smaller one or equal,
-    and 0 where clipping makes it constant.
-
-    Args:
-        ratio: (G, rows), r.
-        advantages: (G, rows), A.
-        terms: with 1 - ε and 1 + ε.
-    """
-    plain = advantages * ratio
-    clipped = torch.clamp(ratio, terms.low, terms.high).mul_(advantages)
-    return torch.where(plain <= clipped, plain, 0.0)
+def _divergence(log_ratio: Tensor, mean: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return Schulman's estimate of KL(old || new): http://joschu.net/blog/kl-approx.html."""
+    return mean(log_ratio.exp() - 1.0 - log_ratio)
 
 
 # Fields of a shape that `Program._shape_code` lists, and those that a state does not depend on.

@@ -16,26 +16,25 @@ observation, and all random numbers come from a stream per member.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from sweepd.agents.algorithms.off_policy import Figures, OffPolicy
 from sweepd.agents.algorithms.off_policy_params import SACParams
 from sweepd.agents.engine.program import Supported
 from sweepd.agents.engine.replay import Batch
-from sweepd.agents.native.off_policy import Layers, Trained
+from sweepd.agents.native.choice import Evaluator
+from sweepd.agents.native.off_policy import Trained
 from sweepd.agents.networks.distributions import HALF_LOG_2PI
-from sweepd.agents.networks.initial import sac_actor, sac_critic
-from sweepd.agents.networks.normaliser import bound_of
-from sweepd.agents.networks.optimizer import FlatAdam
-from sweepd.agents.networks.portable import OrthogonalInDouble, exp
+from sweepd.agents.networks.initial import new_weights, seeded
+from sweepd.agents.networks.net import Net, StateDict
+from sweepd.agents.networks.optimizer import Adam
+from sweepd.agents.networks.portable import exp
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.stacked import Stack
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.seeds import derive_seed
 
 __all__ = ["SAC", "SACParams", "SACStats"]
@@ -78,36 +77,28 @@ class SAC(OffPolicy):
     algorithm = "sac"
     params_type = SACParams
     stats_type = SACStats
+    _learned = "critic"
     supports = Supported(running_scale=True, activations=True)
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         slots, place = shape.slots, torch.device(device)
-        actor, critic = _modules(shape)
-        own: Any = {"clip": bound_of(shape), "activation": shape.activation}
-        self.actor = Stack(actor, slots, place, **own)
-        self.critic = Stack(critic, slots, place, **own)
-        self.target = Stack(critic, slots, place, learns=False, **own)
-        self._actor_layers = Layers(self.actor.chain_names("net_s"), ("net_a.0",))
-        *hidden, last = self.critic.chain_names("net")
-        self._critic_layers = Layers(hidden, (last,))
+        actor, critic = _specs(shape)
+        self.actor = Net.zeros(actor, slots, place, learns=True)
+        self.critic = Net.zeros(critic, slots, place, learns=True)
+        self.target = Net.zeros(critic, slots, place)
         self.alpha_log = torch.zeros(1, slots, 1, device=place)
-        self.alpha_optimizer = FlatAdam(self.alpha_log)
+        self.alpha_optimizer = Adam(self.alpha_log)
         networks = {"actor": self.actor, "critic": self.critic, "target": self.target}
-        super().__init__(shape, place, networks, shape.action_dim, discrete=False)
+        super().__init__(shape, place, networks, shape.action_dim, acts="actor", discrete=False)
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """See `Program.export_member`; the actor is an `ActorSAC`, the critic a `CriticTwin`."""
         self._member(slot)
-        actor = self.actor.export_member(slot) | self._facts()
-        return actor, self.critic.export_member(slot)
-
-    def acting_weights(self) -> StateDict:
-        """See `Program.acting_weights`."""
-        return self.actor.named() | self._stacked_facts()
+        return self.actor.member(slot), self.critic.member(slot)
 
     def _sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return sampled actions (G, rows, action_dim), and their log-probabilities (G, rows)."""
-        mean, log_std = _outputs(self.actor, obs)
+        mean, log_std = _outputs(self.actor.forward(self.actor.normalised(obs)))
         action = torch.addcmul(mean, log_std.exp(), noise).tanh()
         # log π = Σ_j [ -log σ_j - log(2π)/2 - log(1 - a_j²) ]: the Gaussian at its mean, minus the
         # change of variables a = tanh(x) (Haarnoja et al., 2018, appendix C). 1e-6 keeps the
@@ -135,9 +126,9 @@ class SAC(OffPolicy):
         with torch.enable_grad():
             values = _values(self.critic, batch.obs, batch.action)
             critic_loss = smooth_l1_loss(values, label, reduction="none").mean(1).sum(-1)
-        critic_norm = self.critic.gradients(critic_loss)
-        running = self._diverge(running, critic_norm)
-        self.critic.optimizer.apply(critic_norm.unsqueeze(0), max_norm, running)
+        critic_norm = self.optimizers["critic"].gradients([critic_loss])
+        running = self._diverge(running, critic_norm[0])
+        self.optimizers["critic"].apply(critic_norm, max_norm, running)
         self.target.follow(self.critic, numbers["soft_update_tau"], running)
 
         # Temperature: d/d(log α) of -log α (target entropy + log π(a|s)).
@@ -157,41 +148,27 @@ class SAC(OffPolicy):
         with torch.enable_grad():
             value = _values(self.target, batch.obs, action).mean((1, 2))
             actor_loss = (log_prob * alpha).mean(1) - value
-        actor_norm = self.actor.gradients(actor_loss)
-        running = self._diverge(running, actor_norm)
-        self.actor.optimizer.apply(actor_norm.unsqueeze(0), max_norm, running)
+        actor_norm = self.optimizers["actor"].gradients([actor_loss])
+        running = self._diverge(running, actor_norm[0])
+        self.optimizers["actor"].apply(actor_norm, max_norm, running)
         return running, {
             "critic_loss": critic_loss.detach(),
             "value": value.detach(),
             "entropy": -log_prob.detach().mean(1),
             "alpha": alpha[:, 0],
-            "critic_norm": critic_norm,
-            "actor_norm": actor_norm,
+            "critic_norm": critic_norm[0],
+            "actor_norm": actor_norm[0],
         }
 
-    @property
-    def _critic(self) -> Stack:
-        return self.critic
-
     def _trained(self) -> dict[str, Trained]:
+        adams = self.optimizers
         return {
-            "critic": Trained.of(self.critic, self._critic_layers),
-            "target": Trained.of(self.target, self._critic_layers),
-            "actor": Trained.of(self.actor, self._actor_layers),
-            "alpha": Trained(self.alpha_log, None, self.alpha_optimizer),
+            **{name: Trained.of(net, adams.get(name)) for name, net in self.networks.items()},
+            "alpha": Trained(self.alpha_log[0], None, self.alpha_optimizer),
         }
 
     def _target_entropy(self) -> Tensor:
         return self.numbers["target_entropy"][:, 0] * self.shape.action_dim
-
-    def _acting(self, actor: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what `_outputs` does, without gradients."""
-        if self._kernels is None:
-            return _outputs(actor, obs)
-        mean, log_std = self._actor_layers.outputs(self._kernels, actor, actor.state(obs)).chunk(
-            2, -1
-        )
-        return mean, log_std.clamp(*LOG_STD)
 
     def _noise(self, steps: int) -> Tensor:
         shape = self.shape
@@ -204,7 +181,7 @@ class SAC(OffPolicy):
         return normal.view(shape.updates, 2, shape.slots, shape.minibatch, shape.action_dim)
 
     def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:
-        mean, log_std = self._acting(self.actor, obs)
+        mean, log_std = _outputs(self._run(self.actor.normalised(obs)))
         # Φ of a normal number is uniform on (0, 1); 2Φ(x) - 1 = erf(x / √2) on (-1, 1). In float64,
         # since the last bits of erf depend on the processor.
         uniform = torch.erf(noise.double() * math.sqrt(0.5)).to(noise.dtype)
@@ -214,24 +191,23 @@ class SAC(OffPolicy):
     def _to_env(self, stored: Tensor) -> Tensor:
         return stored.nan_to_num(nan=0.0).view(-1, self.shape.action_dim)
 
-    def _policy(self, networks: Mapping[str, Stack], obs: Tensor) -> Tensor:
-        return self._to_env(self._acting(networks["actor"], obs)[0].tanh())
+    def _policy(self, run: Evaluator, obs: Tensor) -> Tensor:
+        return self._to_env(_outputs(run(run.net.normalised(obs)))[0].tanh())
 
-    def _optimizers(self) -> list[tuple[FlatAdam, float]]:
+    def _optimizers(self) -> list[tuple[Adam, float]]:
         return [*super()._optimizers(), (self.alpha_optimizer, ALPHA_RATE)]
 
     def _fresh(
         self, slot: int, params: SACParams, seed: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
-        with torch.random.fork_rng(devices=[]), OrthogonalInDouble():
-            torch.manual_seed(derive_seed(seed, "weights"))
-            actor, critic = (dict(module.state_dict()) for module in _modules(self.shape))
+        with seeded(derive_seed(seed, "weights")):
+            actor, critic = (new_weights(spec) for spec in _specs(self.shape))
         columns = self.shape.state_dim
         actor |= {"state_avg": state_avg[:columns], "state_std": state_std[:columns]}
         critic |= {"state_avg": state_avg, "state_std": state_std}
-        self.actor.import_member(slot, actor)
-        self.critic.import_member(slot, critic)
-        self.target.import_member(slot, critic)
+        self.actor.put(slot, actor)
+        self.critic.put(slot, critic)
+        self.target.put(slot, critic)
         self.alpha_log[0, slot] = min(
             max(math.log(params.initial_alpha), LOG_ALPHA[0]), LOG_ALPHA[1]
         )
@@ -239,31 +215,23 @@ class SAC(OffPolicy):
     def _clear(self, slot: int) -> None:
         super()._clear(slot)
         self.alpha_log[0, slot] = 0
-        self.alpha_optimizer.reset(slot)
 
     def _tensors(self, slot: int) -> dict[str, Tensor]:
-        adam = self.alpha_optimizer
-        own = {"weights": self.alpha_log, "adam_m": adam.m, "adam_v": adam.v}
-        return super()._tensors(slot) | {
-            **{f"alpha.{name}": tensor[0, slot] for name, tensor in own.items()},
-            "alpha.adam_step": adam.step[slot],
-        }
+        own = {"weights": self.alpha_log[0, slot]} | self.alpha_optimizer.tensors(slot)
+        return super()._tensors(slot) | {f"alpha.{name}": part for name, part in own.items()}
 
 
-def _modules(shape: Shape) -> tuple[nn.Module, nn.Module]:
-    return (
-        sac_actor(shape.net_dims, shape.state_dim, shape.action_dim),
-        sac_critic(shape.net_dims, shape.obs_dim, shape.action_dim),
-    )
+def _specs(shape: Shape) -> tuple[NetSpec, NetSpec]:
+    return NetSpec.of("ActorSAC", shape), NetSpec.of("CriticTwin", shape, shape.obs_dim)
 
 
-def _outputs(actor: Stack, obs: Tensor) -> tuple[Tensor, Tensor]:
+def _outputs(found: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
     """Return means before tanh and log standard deviations, (G, rows, action_dim) each."""
-    encoded = actor.chain("net_s", actor.state(obs), raw=False)
-    mean, log_std = actor.linear("net_a.0", encoded).chunk(2, -1)
+    mean, log_std = found[0].chunk(2, -1)
     return mean, log_std.clamp(*LOG_STD)
 
 
-def _values(critic: Stack, obs: Tensor, action: Tensor) -> Tensor:
+def _values(critic: Net, obs: Tensor, action: Tensor) -> Tensor:
     """Return both values, (G, rows, 2)."""
-    return critic.value(critic.chain("net", torch.cat((critic.state(obs), action), -1)))
+    output, _ = critic.forward(torch.cat((critic.normalised(obs), action), -1))
+    return critic.value(output)

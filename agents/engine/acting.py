@@ -9,21 +9,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sweepd.agents.native.choice import evaluate, policy_kernel
-from sweepd.agents.networks.convolution import pixels
+from sweepd.agents.native.choice import Evaluator
 from sweepd.agents.networks.distributions import distribution_of
-from sweepd.agents.networks.mlp import Activations
-from sweepd.agents.networks.normaliser import CLIP
+from sweepd.agents.networks.net import Net
+from sweepd.agents.networks.recurrence import Memory
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import leaf_views
 from sweepd.envs.core.vec_env import Legal
 
 
-class _Buffers(threading.local):
-    """What a thread's calls compute, by the number of rows per member."""
+class _States(threading.local):
+    """A thread's recurrent states (G, rows, size), by the number of rows per member."""
 
     def __init__(self) -> None:
-        self.of: dict[int, Activations] = {}
+        self.of: dict[int, Tensor] = {}
 
 
 class Actors:
@@ -32,39 +30,32 @@ class Actors:
     Rows are grouped by member. Actions have the environment's form: (G * k, action_dim), or int64
     where they are discrete: (G * k,), or (G * k, choices). They are deterministic, or drawn with
     given random numbers. Recurrent actors take each call as the rows' next step. Several threads may
-    call the same actors: each has its own buffers, and its own recurrent states.
+    call the same actors: each has its own recurrent states.
 
     Args:
         shape: its `slots` is the number of members.
-        flat: (2, G, …) weights as `sweepd.agents.networks.weights.leaf_views` reads them.
-        state_avg: (G, 1, state_dim or obs_dim).
-        state_std: likewise. Nothing is copied, so these tensors must not change later.
+        net: the actors. Nothing is copied, so they must not change later.
 
     Attributes:
         uniforms: uniform random numbers per row of actions that are drawn.
     """
 
-    def __init__(self, shape: Shape, flat: Tensor, state_avg: Tensor, state_std: Tensor) -> None:
-        self.shape, self.flat = shape, flat
-        self.state_avg, self.state_std = (
-            part[..., : shape.state_dim] for part in (state_avg, state_std)
-        )
-        self._weights = leaf_views(flat, shape)
+    def __init__(self, shape: Shape, net: Net) -> None:
+        self.shape, self.net = shape, net
         self._distribution = distribution_of(shape)
         self.uniforms = self._distribution.columns(shape)
-        self._kernel = policy_kernel(shape, self._weights)
-        self._buffers = _Buffers()
+        self._run = Evaluator(shape, net)
+        self._states = _States()
 
     @staticmethod
     def together(parts: Sequence[Actors]) -> Actors:
         """Join the members of several programs of one shape, in order."""
-        shape = replace(parts[0].shape, slots=sum(part.shape.slots for part in parts))
-        return Actors(
-            shape,
-            torch.cat([part.flat for part in parts], 1),
-            torch.cat([part.state_avg for part in parts]),
-            torch.cat([part.state_std for part in parts]),
-        )
+        nets = [part.net for part in parts]
+        normalisers = {
+            name: torch.cat([net.normalisers[name] for net in nets]) for name in nets[0].normalisers
+        }
+        joined = Net(nets[0].spec, torch.cat([net.flat for net in nets]), normalisers)
+        return Actors(replace(parts[0].shape, slots=len(joined.flat)), joined)
 
     def done(self, ended: Tensor) -> None:
         """Start an episode in some rows. Call it after every step; no effect on other networks.
@@ -73,9 +64,9 @@ class Actors:
             ended: (G * k,) bool, rows whose next observation is the first of an episode.
         """
         slots = self.shape.slots
-        into = self._buffers.of.get(ended.shape[0] // slots)
-        if into is not None and into.cells is not None:
-            into.cells.state[:slots].masked_fill_(ended.view(slots, -1, 1), 0.0)
+        state = self._states.of.get(ended.shape[0] // slots)
+        if state is not None:
+            state.masked_fill_(ended.view(slots, -1, 1), 0.0)
 
     def __call__(
         self, obs: Tensor, legal: Legal | None = None, uniforms: Tensor | None = None
@@ -88,22 +79,17 @@ class Actors:
             uniforms: (G * k, `uniforms`) float64 in [0, 1), with which actions are drawn; None:
                 they are deterministic.
         """
-        shape = self.shape
+        shape, states = self.shape, self._states.of
         rows = obs.shape[0] // shape.slots
-        buffers = self._buffers.of
-        if rows not in buffers:
-            # Acting needs no critic, so privileged columns are dropped from the shape.
-            buffers[rows] = Activations(replace(shape, privileged_dim=0), rows, obs.device)
-        into = buffers[rows]
-        state = obs.view(shape.slots, rows, -1)[..., : shape.state_dim]
-        if shape.image_shape is None:
-            normalised = (state - self.state_avg).div_(self.state_std)
-            if shape.running_scale:
-                normalised.clamp_(-CLIP, CLIP)
-        else:
-            normalised = pixels(state, self.state_avg, self.state_std)
-        evaluate(self._kernel, self._weights, normalised, into, critic=False)
-        distribution = self._distribution(shape, into.output, self._weights)
+        memory = None
+        if shape.recurrent:
+            memory = Memory(
+                states.get(rows, obs.new_zeros(shape.slots, rows, self.net.spec.memory))
+            )
+        output, after = self._run(self.net.normalised(obs.view(shape.slots, rows, -1)), memory)
+        if after is not None:
+            states[rows] = after
+        distribution = self._distribution(shape, output, self.net.weights)
         if uniforms is None:
             return distribution.mode(legal)
         noise = distribution.noise_of(uniforms).view(shape.slots, rows, -1)

@@ -24,9 +24,10 @@ from torch import Tensor
 from sweepd.agents.engine.hyperparameters import Hyperparameters
 from sweepd.agents.engine.running_scale import RunningScale
 from sweepd.agents.networks.activation import RELU
+from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.normaliser import checked_normaliser
 from sweepd.agents.networks.shape import SHARED, Shape, env_fields
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.items import Items
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.streams import Streams
@@ -329,6 +330,11 @@ class Program(ABC):
             if member is not None:
                 self._rows(self.obs, slot).copy_(self._rows(obs, slot))
                 member.has_obs = True
+
+    @property
+    def actor_spec(self) -> NetSpec:
+        """What the members' actors are; of programs whose members can be frozen."""
+        raise InputError(f"sweepd does not know what the actors of {self.algorithm} are.")
 
     def progress(self, slot: int) -> tuple[int, int] | None:
         """See `sweepd.envs.core.policies.Policies`, which a program is."""

@@ -25,12 +25,12 @@ from sweepd.agents.engine.graphs import Effect, Recorder, Replays
 from sweepd.agents.engine.play_stats import choice_entropies, play_names, play_stats
 from sweepd.agents.engine.population import Population
 from sweepd.agents.engine.transitions import MinibatchIndex, Transitions
-from sweepd.agents.native.choice import evaluate, policy_kernel
+from sweepd.agents.native.choice import Evaluator
 from sweepd.agents.networks.distributions import distribution_of
 from sweepd.agents.networks.fused_sample import fused_sample
-from sweepd.agents.networks.mlp import Activations
-from sweepd.agents.networks.normaliser import CLIP
+from sweepd.agents.networks.normaliser import normalised
 from sweepd.agents.networks.portable import sqrt
+from sweepd.agents.networks.recurrence import Memory
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Legal, Step, VecEnv
@@ -64,7 +64,8 @@ class Rollout:
         obs: (G * num_envs, obs_dim), the rows' current observations, as the environment gave them.
         transitions: (G, horizon + 1, num_envs) of them.
         index: which transitions each minibatch holds.
-        memory: (2G, num_envs, state size), the recurrent state before `obs`; G actors, G critics.
+        memory: (2, G, num_envs, state size), the recurrent states of actors and critics before
+            `obs`.
         raw: (G, horizon + 1, num_envs, obs_dim), the observations as the environment gave them;
             None where their scale is fixed.
         rewards: (G, horizon, num_envs); of several players in turns (…, players).
@@ -102,16 +103,14 @@ class Rollout:
         self._final_values = new(slots, steps, envs)
         self._terminated = new(slots, steps, envs, dtype=torch.bool)
         self._truncated = new(slots, steps, envs, dtype=torch.bool)
-        self._kernel = policy_kernel(shape, population.weights)
-        self._acting = Activations(shape, envs, device)
-        cells = self._acting.cells
-        self.memory = new(2 * slots, envs, 0) if cells is None else cells.state
+        self._actor, self._critic = (
+            Evaluator(shape, net) for net in (population.actor, population.critic)
+        )
+        self.memory = new(2, slots, envs, population.actor.spec.memory)
+        # Of critics, at the ends of truncated episodes, while new episodes start from zeros.
+        self._ending = torch.zeros_like(self.memory[1])
+        self._output = new(slots, envs, shape.action_dim)  # of the actors, in the present step
         self._final_obs = new(slots, envs, shape.obs_dim, dtype=shape.obs_dtype)
-        rest = shape.samples % shape.minibatch
-        self._rest = Activations(shape, rest, device) if rest and not shape.recurrent else None
-        # Recurrent networks need a second state for the values of last observations: the state at
-        # the end of an episode, while the new episode starts from zeros.
-        self._ending = Activations(shape, envs, device) if shape.recurrent else self._acting
         self._static: Static | None = None
         self._fused_sample = fused_sample(shape, envs, device)
         self.replays = Replays()
@@ -126,7 +125,7 @@ class Rollout:
             streams: of the members.
             recorder: records steps, which are replayed then, where environment and shape allow it.
         """
-        shape, weights = self.shape, self.population.weights
+        shape, weights = self.shape, self.population.actor.weights
         distribution, actions = self._distribution, self.transitions.actions
         slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
         noise = distribution.noise(shape, streams, steps, envs)
@@ -158,9 +157,8 @@ class Rollout:
                 self._bootstrap(env, bootstrapped, step + 1)
                 bootstrapped = step + 1
         # V of the observation after the rollout, which continues from the current recurrent state.
-        if self._ending.cells is not None:
-            self._ending.cells.state.copy_(self.memory)
-        self._values[:, steps] = self._value_of(self.transitions.obs[:, steps], self._ending)
+        self._ending.copy_(self.memory[1])
+        self._values[:, steps] = self._value_of(self.transitions.obs[:, steps])
         # log π_old(a|s) of all actions at once, from the outputs that they were sampled from.
         samples = self.samples()
         outputs = self._outputs.view(slots, shape.samples, -1)
@@ -186,8 +184,8 @@ class Rollout:
             actions: (G, num_envs, columns), written.
             legal: masks the choices.
         """
-        weights, distribution = self.population.weights, self._distribution
-        distribution(self.shape, self._acting.output, weights).sample(noise, actions, legal)
+        weights, distribution = self.population.actor.weights, self._distribution
+        distribution(self.shape, self._output, weights).sample(noise, actions, legal)
         return distribution.to_env(self.shape, actions)
 
     def _step(
@@ -200,7 +198,7 @@ class Rollout:
             step: its number, on the host or the device.
             action: in the environment's form.
         """
-        _put(self._outputs, step, self._acting.output)
+        _put(self._outputs, step, self._output)
         _, reward, terminated, truncated = advance(action, self.obs)
         _put(self.rewards, step, reward)
         _put(self._terminated, step, terminated)
@@ -242,12 +240,12 @@ class Rollout:
 
     def _replayable_step(self, env: VecEnv, static: Static) -> None:
         """Make a planned step. It reads nothing on the host that differs between replays."""
-        acting, actions = self._acting, static.actions
-        weights, obs = self.population.weights, self.population.inputs(static.obs)
-        evaluate(self._kernel, weights, obs, acting, critic=False)
+        actions = static.actions
+        self._output, _ = self._actor(self.population.inputs(static.obs))
         if self._fused_sample is not None:
-            log_std, noises = weights.log_std, static.noises
-            action = self._fused_sample(acting.output, log_std, noises, static.step, actions)
+            log_std = self.population.actor.weights.get("action_std_log")
+            of_step = static.noises, static.step, actions
+            action = self._fused_sample(self._output, log_std, *of_step)
         else:
             torch.index_select(static.noises, 0, static.step, out=static.noise)
             action = self._sampled(static.noise[0], actions, None)
@@ -275,18 +273,24 @@ class Rollout:
 
     def _act(self, step: int) -> None:
         """Run the actors on the observations before a step; recurrent critics as well."""
-        acting, cells, shape = self._acting, self._acting.cells, self.shape
-        obs = self.population.inputs(self.transitions.obs[:, step])
-        if cells is None:
-            evaluate(self._kernel, self.population.weights, obs, acting, critic=False)
+        shape, obs = self.shape, self.population.inputs(self.transitions.obs[:, step])
+        if not shape.recurrent:
+            self._output, _ = self._actor(obs)
             return
         if step % shape.bptt == 0:  # a sequence starts: keep the state before it
             first = step // shape.bptt * shape.num_envs
-            self.transitions.memory[:, first : first + shape.num_envs] = self.memory
+            self.transitions.memory[:, :, first : first + shape.num_envs] = self.memory
         # An absent agent's recurrent state waits for its next action.
-        cells.live = self._present[:, step : step + 1] if shape.has_absent_agents else None
-        evaluate(self._kernel, self.population.weights, obs, acting)
-        self._values[:, step] = self.value(acting.value)
+        live = self._present[:, step : step + 1] if shape.has_absent_agents else None
+        found = [
+            run(obs, Memory(state, live=live))
+            for run, state in zip((self._actor, self._critic), self.memory, strict=True)
+        ]
+        self._output = found[0][0]
+        self._values[:, step] = self.population.critic.value(found[1][0]).squeeze(-1)
+        for state, (_, after) in zip(self.memory, found, strict=True):
+            assert after is not None
+            state.copy_(after)
 
     def _legal(self, env: VecEnv, chosen: Tensor) -> Tensor:
         """Return the environment's mask for the next choice, and keep it."""
@@ -302,14 +306,13 @@ class Rollout:
 
         The state of truncated episodes is first copied to `_ending`, for the value of their end.
         """
-        if self._ending.cells is None:
+        if not self.shape.recurrent:
             return
         truncated = self._truncated[:, step]
         done = self._terminated[:, step] | truncated
         self.transitions.starts[:, step + 1] = done
-        ending = self._ending.cells.state
-        torch.where(truncated.repeat(2, 1).unsqueeze(-1), self.memory, ending, out=ending)
-        self.memory.masked_fill_(done.repeat(2, 1).unsqueeze(-1), 0.0)
+        torch.where(truncated.unsqueeze(-1), self.memory[1], self._ending, out=self._ending)
+        self.memory.masked_fill_(done.unsqueeze(-1), 0.0)
 
     def _bootstrap(self, env: VecEnv, start: int, stop: int) -> None:
         """Store the values of the last observations of episodes truncated in steps start … stop."""
@@ -318,12 +321,12 @@ class Rollout:
         ends = self._truncated[:, start:stop] & ~self._terminated[:, start:stop]
         if self.shape.has_absent_agents:
             ends &= self._present[:, start:stop]
-        value = self._value_of(self._final_obs, self._ending).unsqueeze(1)
+        value = self._value_of(self._final_obs).unsqueeze(1)
         self._final_values[:, start:stop] = torch.where(ends, value, 0.0)
 
     # Advantages.
 
-    def estimate(self, gamma: Tensor, gae_lambda: Tensor, chunk: Activations) -> Tensor:
+    def estimate(self, gamma: Tensor, gae_lambda: Tensor) -> Tensor:
         """Compute values, advantages and returns (`sweepd.agents.engine.advantages`) of the
         rollout.
 
@@ -333,14 +336,13 @@ class Rollout:
         Args:
             gamma: (G, 1), discount.
             gae_lambda: (G, 1), decay of the advantage estimate.
-            chunk: buffers for `minibatch` rows.
 
         Returns:
             (G,), the explained variance of the returns, 1 - Var(A) / Var(R).
         """
         slots, samples = self.shape.slots, self.shape.samples
         if not self.shape.recurrent:  # recurrent values were computed while acting
-            self._compute_values(chunk)
+            self._compute_values()
         done = self._terminated | self._truncated
         exp = Experience(self.rewards, self._values, self._final_values, done, self._present)
         gamma, gae_lambda = gamma.unsqueeze(-1), gae_lambda.unsqueeze(-1)
@@ -373,16 +375,14 @@ class Rollout:
         into.returns.copy_(returns)
         return (1.0 - variance / (masked_variance(returns, valid) + 1e-12))[:, 0]
 
-    def _compute_values(self, chunk: Activations) -> None:
+    def _compute_values(self) -> None:
         """Run the critics on the whole rollout, `minibatch` rows at a time."""
         shape = self.shape
         obs = self.transitions.obs.view(shape.slots, -1, shape.obs_dim)
         values = self._values.view(shape.slots, -1)
         for start in range(0, shape.samples, shape.minibatch):
             stop = min(start + shape.minibatch, shape.samples)
-            # The last chunk may be smaller; it has its own buffers, since shapes are fixed.
-            into = chunk if self._rest is None or stop - start == shape.minibatch else self._rest
-            values[:, start:stop] = self._value_of(obs[:, start:stop], into)
+            values[:, start:stop] = self._value_of(obs[:, start:stop])
 
     def return_moments(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the returns, (G, 1) each; NaN where fewer than two count."""
@@ -423,16 +423,11 @@ class Rollout:
         present = self._present[:, :-1].flatten(1) if self.shape.has_absent_agents else None
         return self.raw[:, :-1].flatten(1, 2), present
 
-    def value(self, output: Tensor) -> Tensor:
-        """Return (G, rows), V = v * value_std + value_avg, of critic outputs v (G, rows, 1)."""
-        avg, std = self.population.value_avg, self.population.value_std
-        return torch.addcmul(avg, output, std).squeeze(-1)
-
-    def _value_of(self, obs: Tensor, into: Activations) -> Tensor:
-        """Return (G, rows), values of normalised observations."""
-        obs = self.population.inputs(obs)
-        evaluate(self._kernel, self.population.weights, obs, into, actor=False)
-        return self.value(into.value)
+    def _value_of(self, obs: Tensor) -> Tensor:
+        """Return (G, rows), values of normalised observations; of recurrent critics, at ends."""
+        memory = Memory(self._ending) if self.shape.recurrent else None
+        output, _ = self._critic(self.population.inputs(obs), memory)
+        return self.population.critic.value(output).squeeze(-1)
 
     def _normalise(self, obs: Tensor, out: Tensor) -> None:
         """Write (obs - mean) / std of (G * num_envs, obs_dim) into (G, num_envs, obs_dim) `out`.
@@ -443,10 +438,9 @@ class Rollout:
         if out.dtype == torch.uint8:
             out.copy_(obs.view(out.shape))
             return
-        torch.sub(obs.view(out.shape), self.population.state_avg, out=out)
-        out.div_(self.population.state_std)
-        if self.shape.running_scale:
-            out.clamp_(-CLIP, CLIP)
+        critic = self.population.critic  # it reads all columns
+        avg, std = critic.normalisers["state_avg"], critic.normalisers["state_std"]
+        normalised(obs.view(out.shape), avg, std, critic.spec.clip, out)
 
 
 def _put(into: Tensor, step: int | Tensor, numbers: Tensor) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sweepd.agents.engine.bits import packed_size, unpack
 from sweepd.agents.networks.distributions import distribution_of
-from sweepd.agents.networks.recurrence import STATE_SIZE, Cells
+from sweepd.agents.networks.recurrence import STATE_SIZE, Memory
 from sweepd.agents.networks.shape import Shape
 
 
@@ -28,7 +28,8 @@ class Transitions:
         flags: (G, …, k) bool, first whether the transition is valid (`loses_transitions`), then
             whether an episode starts with it (`recurrent`).
         packed_masks: (G, …, bytes) uint8, the action masks in bits (`masked` shapes).
-        memory: (2G, sequences, state size), the recurrent state before each sequence.
+        memory: (2, G, sequences, state size), the recurrent states of actors and critics before
+            each sequence.
     """
 
     shape: Shape
@@ -53,7 +54,7 @@ class Transitions:
             torch.zeros(*size, columns, device=device),
             torch.zeros(*size, flags, dtype=torch.bool, device=device),
             torch.zeros(*size, mask_bytes, dtype=torch.uint8, device=device),
-            torch.zeros(2 * size[0], sequences, state_size, device=device),
+            torch.zeros(2, size[0], sequences, state_size, device=device),
         )
 
     @property
@@ -98,12 +99,12 @@ class Transitions:
         """(G, …), where an episode starts (`recurrent` shapes)."""
         return self.flags[..., -1]
 
-    def set_cells(self, cells: Cells) -> None:
-        """Prepare recurrent cells for a forward pass over these transitions' sequences."""
-        cells.state.copy_(self.memory)
+    def memories(self) -> tuple[Memory, Memory]:
+        """Return what recurrent actors and critics start from at these transitions' sequences."""
         steps = (self.shape.slots, self.shape.bptt, -1)
-        cells.starts = self.starts.view(steps)
-        cells.live = None if self.valid is None else self.valid.view(steps)
+        live = None if self.valid is None else self.valid.view(steps)
+        actor, critic = (Memory(state, self.starts.view(steps), live) for state in self.memory)
+        return actor, critic
 
 
 class MinibatchIndex:
@@ -166,8 +167,8 @@ class MinibatchIndex:
         shape = self.shape
         first = rows.view(shape.slots, shape.bptt, -1)[:, 0] - self._first_row[:, 0]
         sequence = first // (shape.num_envs * shape.bptt) * shape.num_envs + first % shape.num_envs
-        # Actors and critics (2G) hold the states of the same sequences.
-        sequences, state_size = memory.shape[1:]
-        network = torch.arange(2 * shape.slots, device=rows.device).unsqueeze(1)
-        index = (sequence.repeat(2, 1) + network * sequences).flatten()
+        # Actors and critics hold the states of the same sequences.
+        sequences, state_size = memory.shape[2:]
+        network = torch.arange(2 * shape.slots, device=rows.device).view(2, -1, 1)
+        index = (sequence + network * sequences).flatten()
         torch.index_select(memory.view(-1, state_size), 0, index, out=into.view(-1, state_size))

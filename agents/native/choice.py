@@ -1,6 +1,6 @@
 """The decision where native kernels are used: in new programs, and in studies.
 
-Everything else calls `kernels` and `evaluate`, and does not know why a program uses torch.
+Everything else calls `kernels` and `Evaluator`, and does not know why a program uses torch.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import torch
 from torch import Tensor
 
-from sweepd.agents.native.kernels import SOURCE, Kernels, PolicyKernel
+from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel
 from sweepd.agents.native.self_test import DIGEST, digest
-from sweepd.agents.networks.mlp import Activations, forward
+from sweepd.agents.networks.net import Net
+from sweepd.agents.networks.recurrence import Memory
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import Leaves
 from sweepd.envs.native.build import TORCH, VARIABLE
 from sweepd.envs.native.use import NativeLibrary, turned_off
 from sweepd.envs.support.errors import InputError
@@ -78,35 +78,21 @@ def _why_not(recorded: str) -> str:
     return "" if recorded == _NATIVE else f"this version of sweepd has {_NATIVE}"
 
 
-def policy_kernel(shape: Shape, weights: Leaves) -> PolicyKernel | None:
-    """Return the kernel that runs these networks; None where torch does."""
-    found = kernels(shape, weights.actor_in.device)
-    return None if found is None else PolicyKernel(found, shape, weights)
-
-
-def evaluate(
-    native: PolicyKernel | None,
-    weights: Leaves,
-    obs: Tensor,
-    into: Activations,
-    *,
-    actor: bool = True,
-    critic: bool = True,
-) -> None:
-    """Run networks for their outputs only.
+class Evaluator:
+    """The outputs of networks without gradients: native where a program's kernels are, else torch.
 
     Args:
-        native: of these networks; None: torch.
-        weights: as in `sweepd.agents.networks.mlp.forward`, like all that follow.
-        obs: likewise.
-        into: written: `output` and `value`.
-        actor: whether to run the actors.
-        critic: whether to run the critics.
+        shape: the program's.
+        net: the networks.
     """
-    if native is None:
-        forward(weights, obs, into, actor=actor, critic=critic)
-        return
-    if actor:
-        native(obs, into.output, critic=False)
-    if critic:
-        native(obs, into.value, critic=True)
+
+    def __init__(self, shape: Shape, net: Net) -> None:
+        self.net = net
+        found = kernels(shape, net.flat.device)
+        self._native = None if found is None else NetKernel(found, net)
+
+    def __call__(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return what `Net.forward` does, without gradients."""
+        if self._native is not None:
+            return self._native(x), None
+        return self.net.forward(x, memory)

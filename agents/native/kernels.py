@@ -5,7 +5,7 @@ nothing to generate, no Python header to compile against, and a library serves e
 Python. The interpreter's lock is released during calls, so each call has arguments of its own:
 several threads may call the same kernel.
 
-The kernels compute what torch computes in `sweepd.agents.networks.mlp`,
+The kernels compute what torch computes in `sweepd.agents.networks.net`,
 `sweepd.agents.networks.distributions` and `sweepd.agents.algorithms.ppo`, to rounding. In addition,
 their bits do not depend on the processor (`src/vector.h`).
 """
@@ -16,7 +16,6 @@ import ctypes
 import threading
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_int32, c_int64, c_void_p
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,10 +23,12 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.networks.activation import ACTIVATIONS
-from sweepd.agents.networks.items import item_facts, unknown_item
-from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.items import unknown_item
+from sweepd.agents.networks.net import Net
+from sweepd.agents.networks.optimizer import Adam
+from sweepd.agents.networks.part import Part, offsets
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import Leaves, leaf_views
+from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.items import Items
 from sweepd.envs.native import threads
 
@@ -106,51 +107,24 @@ class _Update(ctypes.Structure):
     )
 
 
-def _places(weights: Leaves, begin: int, *, critic: bool) -> Tensor:
-    """Return where the parts of a network are, in floats from its beginning at address `begin`.
+def places(spec: NetSpec, parts: Sequence[Part] | None = None) -> Tensor:
+    """Return where the parts of a network are, in floats from its beginning.
 
-    In the order of `exchange` in network.h: in, hidden …, bias …, out, out bias, log_std (-1 if
-    there is none), items …, chain ….
+    In the order of `exchange` in network.h: weights and biases of the hidden layers, weight and
+    bias of each head, log_std (-1 if there is none), items …, chain ….
+
+    Args:
+        spec: the network.
+        parts: its parts, in their order in the flat tensor; None: `NetSpec.parts`.
     """
-    sets = len(weights.actor_in)
-    own = (
-        [weights.critic_in, weights.critic_out, weights.critic_out_bias]
-        if critic
-        else [weights.actor_in, weights.actor_out, weights.actor_out_bias]
-    )
-    layers = [leaf[sets * critic :] for leaf in (*weights.hidden, *weights.bias)]
-    parts: list[Tensor | None] = [own[0], *layers, *own[1:]]
-    parts += [None] if critic or not weights.log_std.numel() else [weights.log_std]
-    parts += [leaf[sets * critic :] for leaf in weights.items]
-    parts += [] if critic else weights.chain
-    return torch.tensor([-1 if part is None else (part.data_ptr() - begin) // 4 for part in parts])
-
-
-@dataclass(frozen=True)
-class Located:
-    """Where the networks of all slots are.
-
-    Attributes:
-        begin: address of the first network.
-        stride: floats from a network to the next.
-        places: as `_places` returns them; of several heads, the weight and bias of each.
-        inputs: that they read.
-        width: of the hidden layers.
-        depth: number of hidden layers.
-        heads: outputs of the parts of the last layer.
-        activation: after each hidden layer, an index in `ACTIVATIONS`.
-        linear_top: whether the last hidden layer has none.
-    """
-
-    begin: int
-    stride: int
-    places: Tensor
-    inputs: int
-    width: int
-    depth: int
-    heads: Sequence[int]
-    activation: int
-    linear_top: bool
+    start = offsets(spec.parts() if parts is None else parts)
+    names = [f"{name}.weight" for name in spec.trunk] + [f"{name}.bias" for name in spec.trunk]
+    names += [f"{name}.{part}" for name in spec.heads for part in ("weight", "bias")]
+    names.append("action_std_log")
+    if spec.items is not None:
+        names += ["items.embedding", "items.weight", "items.bias"]
+    names += [part.name for part in spec.parts() if part.group == "chain"]
+    return torch.tensor([start.get(name, -1) for name in names])
 
 
 class Kernels:
@@ -163,40 +137,6 @@ class Kernels:
         lib.sweepd_update.restype, lib.sweepd_outputs.restype = None, c_int32
         lib.sweepd_update.argtypes = [POINTER(_Update)]
         lib.sweepd_outputs.argtypes = [POINTER(_Outputs)]
-
-    def outputs(self, networks: Located, obs: Tensor) -> Tensor:
-        """Run a network of every slot for normalised rows, (G, rows, inputs)."""
-        head_sizes = torch.tensor(networks.heads)
-        described = _Outputs(
-            slots=obs.shape[0],
-            width=networks.width,
-            depth=networks.depth,
-            inputs=networks.inputs,
-            outputs=sum(networks.heads),
-            heads=len(networks.heads),
-            linear_top=networks.linear_top,
-            activation=networks.activation,
-            sets=1,
-            stride=networks.stride,
-            weights=networks.begin,
-            places=networks.places.data_ptr(),
-            head_sizes=head_sizes.data_ptr(),
-        )
-        into = torch.empty(*obs.shape[:2], sum(networks.heads))
-        self.run_outputs(described, obs, into)
-        return into
-
-    def run_outputs(self, networks: _Outputs, obs: Tensor, into: Tensor) -> bool:
-        """Run described networks; return whether all ids of items are in the vocabulary."""
-        arguments, strides = _Outputs.from_buffer_copy(networks), obs.stride()
-        if strides[2] != 1:
-            obs = obs.contiguous()
-            strides = obs.stride()
-        arguments.rows, arguments.obs = obs.shape[1], obs.data_ptr()
-        arguments.obs_stride, arguments.obs_row, _ = strides
-        arguments.result, arguments.out_stride = into.data_ptr(), into.stride(0)
-        arguments.threads = threads.count()
-        return bool(self._lib.sweepd_outputs(arguments))
 
     def off_policy(self, algorithm: str) -> tuple[Any, Any]:
         """Return the gradient steps of "sac" or "d3qn", and the function that sizes its scratch."""
@@ -218,9 +158,11 @@ class _ItemLayout:
     """The layout of observations with items, in memory for the kernels; kept as long as this."""
 
     def __init__(self, items: Items, item_width: int) -> None:
-        facts = item_facts(items)
-        self._members = facts["items.groups"].contiguous()
-        self._known = facts.get("items.facts", torch.empty(0)).contiguous()
+        names = [name for name, _ in items.features]
+        self._members = torch.tensor(
+            [[group.count, *(name in group.features for name in names)] for group in items.groups]
+        )
+        self._known = torch.tensor(items.facts) if items.fact_count else torch.empty(0)
         self.pointer = ctypes.pointer(
             _Items(
                 vocabulary=items.vocabulary,
@@ -237,64 +179,71 @@ class _ItemLayout:
         )
 
 
-def _item_layout(shape: Shape) -> _ItemLayout | None:
-    return None if shape.items is None else _ItemLayout(shape.items, shape.item_width)
+def _item_layout(items: Items | None, item_width: int) -> _ItemLayout | None:
+    return None if items is None else _ItemLayout(items, item_width)
 
 
-class PolicyKernel:
-    """The outputs of all actors or all critics of a program.
+class NetKernel:
+    """The outputs of networks for normalised observations: their second forward pass.
 
     Args:
         kernels: the library.
-        shape: the program's.
-        weights: of all networks, as long as this exists.
+        net: the networks, whose `flat` is used as long as this exists.
+        at: as `places` returns it.
     """
 
-    def __init__(self, kernels: Kernels, shape: Shape, weights: Leaves) -> None:
-        self._kernels, self._vocabulary = kernels, shape.items.vocabulary if shape.items else 0
-        layout = _item_layout(shape)
-        first = weights.actor_in, weights.critic_in
-        places = [
-            _places(weights, own.data_ptr(), critic=bool(critic))
-            for critic, own in enumerate(first)
-        ]
-        outputs = shape.action_dim, 1  # of actors and critics
-        heads = torch.tensor(outputs)
+    def __init__(self, kernels: Kernels, net: Net, at: Tensor | None = None) -> None:
+        self._lib, spec = kernels._lib, net.spec
+        self._vocabulary = spec.items.vocabulary if spec.items else 0
+        self._acting, self._outputs = next(iter(spec.heads.values())), sum(spec.heads.values())
+        layout = _item_layout(spec.items, spec.item_width)
+        at = places(spec) if at is None else at
+        heads = torch.tensor([*spec.heads.values()])
         # Addresses do not keep tensors alive.
-        self._kept = [weights, layout, heads, *places]
-        self._networks = [
-            _Outputs(
-                slots=shape.slots,
-                width=shape.net_width,
-                depth=shape.net_depth,
-                inputs=own.shape[1],
-                outputs=count,
-                heads=1,
-                activation=ACTIVATIONS.index(shape.activation),
-                sets=shape.sets_per_member,
-                seat_column=shape.seat_column or 0,
-                stride=own.stride(0),
-                weights=own.data_ptr(),
-                places=place.data_ptr(),
-                head_sizes=head.data_ptr(),
-                items=None if layout is None else layout.pointer,
-            )
-            for own, place, count, head in zip(first, places, outputs, heads, strict=True)
-        ]
+        self._kept = [net.flat, layout, heads, at]
+        self._networks = _Outputs(
+            slots=len(net.flat),
+            width=spec.hidden[0],
+            depth=len(spec.hidden),
+            inputs=spec.inputs,
+            outputs=self._outputs,
+            heads=len(spec.heads),
+            linear_top=spec.linear_top,
+            activation=ACTIVATIONS.index(spec.activation),
+            sets=spec.policies,
+            seat_column=spec.seat_column or 0,
+            stride=net.flat.shape[1] // spec.policies,
+            weights=net.flat.data_ptr(),
+            places=at.data_ptr(),
+            head_sizes=heads.data_ptr(),
+            items=None if layout is None else layout.pointer,
+        )
 
-    def __call__(self, obs: Tensor, into: Tensor, *, critic: bool) -> None:
-        """Run all actors or all critics.
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the outputs that act, (N, rows, outputs). Arguments as of `outputs`."""
+        return self.outputs(x)[..., : self._acting]
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Return the outputs of all heads, side by side: (N, rows, outputs).
 
         Args:
-            obs: (G, rows, columns), normalised.
-            into: (G, rows, outputs), contiguous; written.
-            critic: whether to run the critics.
+            x: (N, rows, columns), normalised.
 
         Raises:
             RunError: an item's id is not in the vocabulary.
         """
-        if not self._kernels.run_outputs(self._networks[critic], obs, into):
+        into = torch.empty(*x.shape[:2], self._outputs)
+        arguments, strides = _Outputs.from_buffer_copy(self._networks), x.stride()
+        if strides[2] != 1:
+            x = x.contiguous()
+            strides = x.stride()
+        arguments.rows, arguments.obs = x.shape[1], x.data_ptr()
+        arguments.obs_stride, arguments.obs_row, _ = strides
+        arguments.result, arguments.out_stride = into.data_ptr(), into.stride(0)
+        arguments.threads = threads.count()
+        if not self._lib.sweepd_outputs(arguments):
             raise unknown_item(self._vocabulary)
+        return into
 
 
 class Rollout(Protocol):
@@ -316,8 +265,8 @@ class UpdateKernel:
     Args:
         kernels: the library.
         shape: the program's.
-        weights: (2, G, sets * P), the weights that are trained.
-        optimizer: whose moments and steps they are.
+        nets: actors and critics that are trained, whose weights are (2, G, sets * P).
+        optimizer: theirs.
         rollout: the transitions of a whole rollout.
         state_avg: (G, 1, obs_dim), of byte observations.
         state_std: likewise.
@@ -327,23 +276,20 @@ class UpdateKernel:
         self,
         kernels: Kernels,
         shape: Shape,
-        weights: Tensor,
-        optimizer: FlatAdam,
+        nets: tuple[Net, Net],
+        optimizer: Adam,
         rollout: Rollout,
         state_avg: Tensor,
         state_std: Tensor,
     ) -> None:
         self._lib, self._optimizer = kernels._lib, optimizer
         slots, sets = shape.slots, shape.sets_per_member
-        leaves = leaf_views(weights, shape)
+        weights = nets[0].flat  # the critics' follow
         self._slots, self._calls = slots, threading.Lock()
-        options, layout = torch.tensor(shape.choices), _item_layout(shape)
-        places = [
-            _places(leaves, weights[int(critic)].data_ptr(), critic=critic)
-            for critic in (False, True)
-        ]
+        options, layout = torch.tensor(shape.choices), _item_layout(shape.items, shape.item_width)
+        at = [places(net.spec) for net in nets]
         # Addresses do not keep tensors alive.
-        self._kept = [weights, rollout, state_avg, state_std, options, layout, *places]
+        self._kept = [nets, rollout, state_avg, state_std, options, layout, *at]
         self._program = _Update(
             slots=slots,
             width=shape.net_width,
@@ -360,12 +306,12 @@ class UpdateKernel:
             flag_columns=rollout.flags.shape[-1],
             mask_bytes=rollout.packed_masks.shape[-1],
             byte_obs=shape.byte_obs,
-            stride=weights.shape[2] // sets,
+            stride=weights.shape[1] // sets,
             sets=sets,
             seat_column=shape.seat_column or 0,
             items=None if layout is None else layout.pointer,
             options=options.data_ptr(),
-            places=tuple(place.data_ptr() for place in places),
+            places=tuple(place.data_ptr() for place in at),
             flat=weights.data_ptr(),
             m=optimizer.m.data_ptr(),
             v=optimizer.v.data_ptr(),

@@ -1,4 +1,4 @@
-"""The gradient steps of SAC and D3QN with native kernels, and the outputs of their networks.
+"""The gradient steps of SAC and D3QN with native kernels.
 
 The kernels compute what torch computes in `sweepd.agents.algorithms.sac` and
 `sweepd.agents.algorithms.d3qn`, to rounding.
@@ -7,21 +7,21 @@ The kernels compute what torch computes in `sweepd.agents.algorithms.sac` and
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ctypes import c_double, c_int64, c_void_p
-from dataclasses import dataclass
-from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sweepd.agents.native.kernels import Kernels, Located
+from sweepd.agents.native.kernels import Kernels, places
 from sweepd.agents.networks.activation import ACTIVATIONS
-from sweepd.agents.networks.normaliser import bound_of
-from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.net import Net
+from sweepd.agents.networks.normaliser import clip_of
+from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.stacked import Stack
 from sweepd.envs.native import threads
 
 # Rows of `Replayed.terms`, as in off_policy.h.
@@ -31,45 +31,6 @@ STATS = {
     "d3qn": ("critic_loss", "value", "critic_norm"),
     "sac": ("critic_loss", "value", "entropy", "alpha", "critic_norm", "actor_norm"),
 }
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The layers of a module, by the names that `Stack` has for them.
-
-    Attributes:
-        hidden: with the stack's activation after each.
-        heads: that read the last hidden layer; their outputs lie side by side.
-        linear_top: whether the last hidden layer has no activation.
-    """
-
-    hidden: Sequence[str]
-    heads: Sequence[str]
-    linear_top: bool = False
-
-    def outputs(self, native: Kernels, stack: Stack, x: Tensor) -> Tensor:
-        """Return the heads' outputs for normalised rows, (G, rows, outputs)."""
-        first, heads = stack.layers[self.hidden[0]][0], [stack.layers[name] for name in self.heads]
-        networks = Located(
-            begin=stack.flat.data_ptr(),
-            stride=stack.flat.shape[2],
-            places=self.places(stack),
-            inputs=first.shape[1],
-            width=first.shape[2],
-            depth=len(self.hidden),
-            heads=[bias.shape[2] for _, bias in heads],
-            activation=ACTIVATIONS.index(stack.activation),
-            linear_top=self.linear_top,
-        )
-        return native.outputs(networks, x)
-
-    def places(self, stack: Stack) -> Tensor:
-        """Return where a network's parts are, in floats from its beginning; -1: there is none."""
-        weights, biases = zip(*(stack.layers[name] for name in self.hidden), strict=True)
-        heads = chain.from_iterable(stack.layers[name] for name in self.heads)
-        begin = stack.flat.data_ptr()
-        parts = [*weights, *biases, *heads]
-        return torch.tensor([*((part.data_ptr() - begin) // 4 for part in parts), -1])
 
 
 class _Networks(ctypes.Structure):
@@ -99,24 +60,23 @@ class _Replayed(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A network of every member, as the kernel takes it.
+class Trained(NamedTuple):
+    """Networks of every member, as the kernel takes them.
 
     Attributes:
-        flat: (1, G, P).
-        layers: None: one number.
-        optimizer: None: a target network.
+        flat: (G, P).
+        places: of their parts; None: one number.
+        optimizer: None: target networks.
     """
 
     flat: Tensor
     places: Tensor | None
-    optimizer: FlatAdam | None
+    optimizer: Adam | None
 
     @classmethod
-    def of(cls, stack: Stack, layers: Layers) -> Trained:
-        """Describe a stack of networks."""
-        return cls(stack.flat, layers.places(stack), getattr(stack, "optimizer", None))
+    def of(cls, net: Net, optimizer: Adam | None) -> Trained:
+        """Describe networks."""
+        return cls(net.flat, places(net.spec), optimizer)
 
 
 class ReplayKernel:
@@ -159,7 +119,7 @@ class ReplayKernel:
             **{name: ring.data_ptr() for name, ring in rings.items()},
             state_avg=normaliser[0].data_ptr(),
             state_std=normaliser[1].data_ptr(),
-            clip=bound_of(shape),
+            clip=clip_of(shape) or math.inf,
             activation=ACTIVATIONS.index(shape.activation),
             **{name: self._described(network) for name, network in networks.items()},
         )
@@ -169,7 +129,7 @@ class ReplayKernel:
         adam = network.optimizer
         described = _Networks(
             flat=network.flat.data_ptr(),
-            stride=network.flat.shape[2],
+            stride=network.flat.shape[1],
             places=None if network.places is None else network.places.data_ptr(),
         )
         if adam is not None:

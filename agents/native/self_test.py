@@ -11,22 +11,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sweepd.agents.native.kernels import SOURCE, TERMS, Kernels, PolicyKernel, UpdateKernel
+from sweepd.agents.engine.population import Population
+from sweepd.agents.native.kernels import SOURCE, TERMS, Kernels, NetKernel, UpdateKernel, places
 from sweepd.agents.native.off_policy import TERMS as REPLAY_TERMS
-from sweepd.agents.native.off_policy import Layers, ReplayKernel, Trained
+from sweepd.agents.native.off_policy import ReplayKernel, Trained
 from sweepd.agents.networks.activation import ACTIVATIONS
 from sweepd.agents.networks.distributions import distribution_of
-from sweepd.agents.networks.optimizer import Adam, FlatAdam
+from sweepd.agents.networks.net import Net
+from sweepd.agents.networks.optimizer import Adam
+from sweepd.agents.networks.part import cut
 from sweepd.agents.networks.shape import PER_SEAT, Shape
-from sweepd.agents.networks.stacked import Stack
-from sweepd.agents.networks.weights import flat_size, leaf_views
+from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.native.build import library
 
@@ -85,6 +86,7 @@ _OFF_POLICY = (
     Shape(**_REPLAYED, algorithm="d3qn", discrete=True),
 )
 _RATES = [1e-3, 2e-3]
+_LINEAR = ("weight", "bias")
 
 
 @dataclass
@@ -117,11 +119,16 @@ def _numbers(*size: int, scale: float = 1.0) -> Tensor:
 
 
 def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
-    flat = torch.zeros(2, shape.slots, shape.sets_per_member * flat_size(shape))
-    weights = leaf_views(flat, shape)
-    for leaf in weights.every():
-        leaf.copy_(_numbers(*leaf.shape, scale=0.25))
-    optimizer = Adam(flat, shape)
+    population = Population(shape, torch.device("cpu"))
+    flat, nets = population.flat, (population.actor, population.critic)
+    # Actors and critics have their common parts at the same places.
+    both = cut(flat.view(2 * shape.slots * shape.sets_per_member, -1), nets[0].spec.parts())
+    for net in reversed(nets):
+        for part in net.spec.parts():
+            own = part.group in ("first", "out", "out bias", "deviation", "chain")
+            leaf = net.weights[part.name] if own else both[part.name]
+            leaf.copy_(_numbers(*leaf.shape, scale=0.25))
+    optimizer = Adam(flat)
     optimizer.lr = _RATES
     optimizer.weight_decay = [0.0, 1e-2]
     rollout = _rollout(shape)
@@ -138,12 +145,10 @@ def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
         "highest_log_std": torch.zeros(2),
     }
     state = torch.zeros(shape.slots, 1, shape.obs_dim), torch.ones(shape.slots, 1, shape.obs_dim)
-    update = UpdateKernel(kernels, shape, flat, optimizer, rollout, *state)
+    update = UpdateKernel(kernels, shape, nets, optimizer, rollout, *state)
     stats, _ = update(rows, terms, torch.ones(shape.slots, dtype=torch.bool))
-    policy, obs = PolicyKernel(kernels, shape, weights), rollout.obs.flatten(1, 2).float()
-    results = torch.empty(2, obs.shape[1], shape.action_dim), torch.empty(2, obs.shape[1], 1)
-    for critic, into in enumerate(results):
-        policy(obs, into, critic=bool(critic))
+    obs = rollout.obs.flatten(1, 2).float()
+    results = [NetKernel(kernels, net)(obs) for net in nets]
     return [flat, optimizer.m, optimizer.v, *stats.values(), *results]
 
 
@@ -156,24 +161,21 @@ def _after_replays(kernels: Kernels, shape: Shape) -> list[Tensor]:
     if shape.discrete:
         rings["side"][..., 0] = (rings["side"][..., 0] * 512).long() % actions
     rings["side"][..., -1] = (rings["side"][..., -1] > -0.5).float()
-    heads = (actions, 1, actions, 1) if shape.discrete else (2,)
-    inputs = shape.state_dim + (0 if shape.discrete else actions)
-    stacks = {
-        "critic": _stack(shape, inputs, heads),
-        "target": _stack(shape, inputs, heads, learns=False),
-    }
-    if not shape.discrete:
-        stacks["actor"] = _stack(shape, shape.state_dim, (2 * actions,))
-    layers = {
-        name: Layers(
-            stack.chain_names("hidden"), stack.chain_names("heads"), linear_top=shape.discrete
-        )
-        for name, stack in stacks.items()
-    }
-    trained = {name: Trained.of(stack, layers[name]) for name, stack in stacks.items()}
+    kinds = {"critic": "QNetTwinDuel" if shape.discrete else "CriticTwin"}
+    kinds |= {"target": kinds["critic"]} | ({} if shape.discrete else {"actor": "ActorSAC"})
+    nets, at, trained = {}, {}, {}
+    for name, kind in kinds.items():
+        spec = replace(NetSpec.of(kind, shape), hidden=(shape.net_width,) * 2)
+        nets[name] = net = Net.zeros(spec, slots, torch.device("cpu"))
+        net.flat.copy_(_numbers(*net.flat.shape, scale=0.25))
+        layers = [f"{layer}.{part}" for layer in (*spec.trunk, *spec.heads) for part in _LINEAR]
+        by_name = {part.name: part for part in spec.parts()}
+        at[name] = places(spec, [by_name[part] for part in layers])
+        adam = None if name == "target" else Adam(net.flat.unsqueeze(0))
+        trained[name] = Trained(net.flat, at[name], adam)
     if not shape.discrete:
         alpha = _numbers(1, slots, 1)
-        trained["alpha"] = Trained(alpha, None, FlatAdam(alpha))
+        trained["alpha"] = Trained(alpha[0], None, Adam(alpha))
     optimizers = [one.optimizer for one in trained.values() if one.optimizer is not None]
     for optimizer in optimizers:
         optimizer.lr = _RATES
@@ -189,28 +191,10 @@ def _after_replays(kernels: Kernels, shape: Shape) -> list[Tensor]:
     learns = torch.ones(slots, dtype=torch.bool)
     stats, updates, _ = run(rows.transpose(0, 1).reshape(shape.updates, -1), noise, terms, learns)
     name = "critic" if shape.discrete else "actor"
-    outputs = layers[name].outputs(kernels, stacks[name], rings["obs"])
+    outputs = NetKernel(kernels, nets[name], at[name]).outputs(rings["obs"])
     moments = [part for optimizer in optimizers for part in (optimizer.m, optimizer.v)]
     flats = [one.flat for one in trained.values()]
     return [*flats, *moments, *stats.values(), updates, outputs]
-
-
-def _stack(shape: Shape, inputs: int, heads: Sequence[int], *, learns: bool = True) -> Stack:
-    """Return networks with two hidden layers."""
-    # On the device "meta", layers draw no random weights.
-    linear = partial(nn.Linear, device="meta")
-    width = shape.net_width
-    module = nn.ModuleDict(
-        {
-            "hidden": nn.ModuleList([linear(inputs, width), linear(width, width)]),
-            "heads": nn.ModuleList([linear(width, size) for size in heads]),
-        }
-    )
-    stack = Stack(
-        module, shape.slots, torch.device("cpu"), learns=learns, activation=shape.activation
-    )
-    stack.flat.copy_(_numbers(*stack.flat.shape, scale=0.25))
-    return stack
 
 
 def _rollout(shape: Shape) -> _Rollout:

@@ -1,225 +1,180 @@
-"""Two convolutional layers before the networks of all members, for image observations.
+"""Convolutional layers before the networks of all members, for image observations.
 
-A smaller relative of the network of Mnih et al. (2015), with filters and strides that depend on the
-image's size. A layer is a batched product of patches and filters, one matrix per member, so no
-member's numbers depend on another's.
+Two layers, a smaller relative of the network of Mnih et al. (2015), with filters and strides that
+depend on the image's size. A layer is a batched product of patches and filters, one matrix per
+member, so no member's numbers depend on another's. (oneDNN's convolutions are not used: on
+processors without AVX-512 their bits depend on the number of threads; measured with torch 2.13.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from sweepd.agents.networks.part import Part
 from sweepd.envs.support.errors import InputError
 
 ImageShape = tuple[int, int, int]
 
-# (channels, kernel, stride) of both layers, by the least length of an image's smaller side.
-_SIZES = {48: ((16, 8, 4), (32, 4, 2)), 24: ((16, 4, 2), (32, 3, 2)), 5: ((16, 3, 1), (32, 3, 2))}
-_PATCHES = 2**19  # most numbers in the patches extracted together, per member
 
-
-class Layer(NamedTuple):
-    """One convolutional layer.
+class Filters(NamedTuple):
+    """The filters of a layer, which cover only places inside the image.
 
     Attributes:
-        channels_in: channels that it reads.
-        channels: channels that it computes.
+        channels: that it computes.
         kernel: side of a filter.
         stride: step between patches.
-        height: height of its output.
-        width: width of its output.
     """
 
-    channels_in: int
     channels: int
     kernel: int
     stride: int
-    height: int
-    width: int
-
-    @property
-    def filter_size(self) -> int:
-        """Numbers per filter."""
-        return self.channels_in * self.kernel**2
 
 
-def layers(image_shape: ImageShape | None) -> list[Layer]:
-    """Return the layers for images (channels, height, width); none for None.
+# By the least length of an image's smaller side.
+_SIZES = {
+    48: (Filters(16, 8, 4), Filters(32, 4, 2)),
+    24: (Filters(16, 4, 2), Filters(32, 3, 2)),
+    5: (Filters(16, 3, 1), Filters(32, 3, 2)),
+}
+_PATCHES = 2**19  # most numbers in the patches extracted together, per member
+
+
+def filters_for(image: ImageShape) -> tuple[Filters, ...]:
+    """Return the layers for images (channels, height, width).
 
     Raises:
         InputError: the images are too small or have no channel.
     """
-    if image_shape is None:
-        return []
-    channels, height, width = image_shape
-    sizes = next((sizes for least, sizes in _SIZES.items() if min(height, width) >= least), None)
-    if channels < 1 or sizes is None:
-        raise InputError(
-            f"images must have a channel and be at least 5 x 5, and image_shape is {image_shape}."
-        )
-    made = []
-    for channels_out, kernel, stride in sizes:
-        # Without padding: a filter covers only places inside the image.
-        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        made.append(Layer(channels, channels_out, kernel, stride, height, width))
-        channels = channels_out
-    return made
+    channels, height, width = image
+    for least, filters in _SIZES.items():
+        if channels >= 1 and min(height, width) >= least:
+            return filters
+    raise InputError(
+        f"images must have a channel and be at least 5 x 5, and image_shape is {image}."
+    )
 
 
-def features(image_shape: ImageShape) -> int:
+def planes(image: ImageShape, filters: Sequence[Filters]) -> list[ImageShape]:
+    """Return the shape of the image and of each layer's output.
+
+    Raises:
+        InputError: a layer does not fit.
+    """
+    found = [image]
+    for channels, kernel, stride in filters:
+        _, *sides = found[-1]
+        height, width = ((side - kernel) // stride + 1 for side in sides)
+        if min(channels, kernel, stride, height, width) < 1:
+            raise InputError(f"filters {list(filters)} do not fit images of {list(image)}.")
+        found.append((channels, height, width))
+    return found
+
+
+def features(image: ImageShape, filters: Sequence[Filters]) -> int:
     """Return the number of outputs of the last layer."""
-    last = layers(image_shape)[-1]
-    return last.channels * last.height * last.width
+    channels, height, width = planes(image, filters)[-1]
+    return channels * height * width
 
 
-def pixels(obs: Tensor, avg: Tensor, std: Tensor) -> Tensor:
-    """Normalise uint8 images: (image - avg) / std.
+def parts(image: ImageShape | None, filters: Sequence[Filters]) -> list[Part]:
+    """Return the weights of the layers; none for None."""
+    found = []
+    for index, (channels, kernel, _) in enumerate(filters if image else ()):
+        assert image is not None
+        below = planes(image, filters)[index][0]
+        size, shape = below * kernel**2, (channels, below, kernel, kernel)
+        found.append(Part(f"conv.{index}.weight", channels, size, "filters", shape))
+        found.append(Part(f"conv.{index}.bias", 1, channels, "filter bias"))
+    return found
 
-    Args:
-        obs: (G, rows, channels * height * width) uint8.
-        avg: (G, 1, …).
-        std: (G, 1, …).
 
-    Returns:
-        (rows, G, …) float32, contiguous in that order, as the convolutions read it.
+def convolved(
+    weights: Mapping[str, Tensor], image: ImageShape, filters: Sequence[Filters], x: Tensor
+) -> Tensor:
+    """Return the features (N, rows, features) of normalised images (N, rows, columns)."""
+    plane = x.view(*x.shape[:2], *image).movedim(2, -1)
+    for index, (own, below) in enumerate(zip(filters, planes(image, filters), strict=False)):
+        weight, bias = weights[f"conv.{index}.weight"], weights[f"conv.{index}.bias"]
+        # Filters in the order of patches: channels last.
+        size = *weight.shape[:2], below[0], own.kernel, own.kernel
+        weight = weight.view(size).movedim(2, -1).flatten(2)
+        plane = _Convolution.apply(plane.contiguous(), weight, bias, own)  # type: ignore[no-untyped-call]
+    return plane.movedim(-1, 2).flatten(2)
+
+
+class _Convolution(torch.autograd.Function):
+    """One layer with ReLU: (N, rows, height, width, channels) to the same of its output.
+
+    Patches are extracted for a few rows at a time to bound memory, again in the backward pass; how
+    many depends on the image's size alone.
+
+        y = max(X Fᵀ + b, 0);   with Δ through ReLU: dL/dF = Δᵀ X,  dL/db = 1ᵀ Δ,  dL/dX = Δ F
+
+    with patches X (rows * places, filter size); dL/dX is added to the places that the patches were
+    read from.
     """
-    out = avg.new_empty(obs.shape[1], obs.shape[0], obs.shape[2])
-    return torch.sub(obs.transpose(0, 1), avg.transpose(0, 1), out=out).div_(std.transpose(0, 1))
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, filters: Filters) -> Tensor:
+        count, rows, *sides, _ = x.shape
+        height, width = ((side - filters.kernel) // filters.stride + 1 for side in sides)
+        out = x.new_empty(count, rows, height, width, filters.channels)
+        for part in _parts(out, weight, rows):
+            patches = _patches(x[:, part], out, filters)
+            places = torch.baddbmm(bias, patches, weight.mT)
+            out[:, part] = places.view(out[:, part].shape)
+        ctx.filters = filters
+        ctx.save_for_backward(x, weight, out.relu_())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, out = ctx.saved_tensors
+        d_weight, d_bias = torch.zeros_like(weight), weight.new_zeros(len(x), 1, weight.shape[1])
+        d_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        for part in _parts(out, weight, x.shape[1]):
+            # Through ReLU: its output is above 0 where its input was.
+            d_out = torch.where(out[:, part] > 0, grads[0][:, part], 0.0).flatten(1, 3)
+            d_weight.baddbmm_(d_out.mT, _patches(x[:, part], out, ctx.filters))
+            # A product with ones, as in `sweepd.agents.networks.layers`.
+            d_bias.baddbmm_(d_out.new_ones(len(x), 1, d_out.shape[1]), d_out)
+            if d_x is not None:
+                _add_patches(torch.bmm(d_out, weight), d_x[:, part], out, ctx.filters)
+        return d_x, d_weight, d_bias, None
 
 
-class Convolutions:
-    """The layers of K networks of each of G members (actors, critics, or both).
-
-    It keeps what `backward` needs. Patches are extracted for a few rows at a time to bound memory;
-    how many depends on the image's size alone, so a member's numbers do not depend on slots or
-    other members. (oneDNN's convolutions are not used: on processors without AVX-512 their bits
-    depend on the number of threads; measured with torch 2.13.)
-
-    Filters are (K * G, channels, filter size) and biases (K * G, 1, channels), network kind by
-    kind.
-    """
-
-    def __init__(self, image_shape: ImageShape, slots: int) -> None:
-        self._image, self._slots, self._layers = image_shape, slots, layers(image_shape)
-
-    def forward(self, filters: list[Tensor], biases: list[Tensor], images: Tensor) -> Tensor:
-        """Return the features (K * G, rows, features) of images as `pixels` returns them."""
-        slots, networks, rows = self._slots, filters[0].shape[0], images.shape[0]
-        # (G or K * G, rows, height, width, channels): a patch is copied in contiguous runs.
-        self._planes = [images.view(rows, slots, *self._image).permute(1, 0, 3, 4, 2).contiguous()]
-        self._filters = []
-        for layer, weight, bias in zip(self._layers, filters, biases, strict=True):
-            below, last = self._planes[-1], _channels_last(weight, layer)
-            plane = images.new_empty(networks, rows, layer.height, layer.width, layer.channels)
-            for part in self._parts(layer, rows):
-                patches = _patches(below[:, part], layer)
-                # In the first layer, actors and critics read the same images.
-                for kind in range(0, networks, len(below)):
-                    own = slice(kind, kind + len(below))
-                    out = torch.baddbmm(bias[own], patches, last[own].mT)
-                    plane[own, part] = out.view(len(below), -1, *plane.shape[2:])
-            self._planes.append(plane.relu_())
-            self._filters.append(last)
-        return self._planes[-1].movedim(-1, 2).reshape(networks, rows, -1)
-
-    def backward(self, d_features: Tensor, d_filters: list[Tensor], d_biases: list[Tensor]) -> None:
-        """Write the gradients of filters and biases after `forward`.
-
-        With output gradient Δ (rows * places, channels) through ReLU and patches X (rows * places,
-        filter size): dL/dF = Δᵀ X, dL/db = 1ᵀ Δ, and dL/dX = Δ F, added to the places that the
-        patches were read from.
-
-        Args:
-            d_features: (K * G, rows, features).
-            d_filters: written.
-            d_biases: written.
-        """
-        networks, rows = d_features.shape[:2]
-        last = self._layers[-1]
-        delta = d_features.view(networks, rows, last.channels, last.height, last.width).movedim(
-            2, -1
-        )
-        for index in range(len(self._layers) - 1, -1, -1):
-            layer, below, weight = self._layers[index], self._planes[index], self._filters[index]
-            above, d_weight = self._planes[index + 1], torch.zeros_like(weight)
-            d_below = torch.zeros_like(below)
-            d_biases[index].zero_()
-            for part in self._parts(layer, rows):
-                # Through ReLU: its output is above 0 where its input was.
-                d_out = torch.where(above[:, part] > 0, delta[:, part], 0.0).view(
-                    networks, -1, layer.channels
-                )
-                patches, ones = (
-                    _patches(below[:, part], layer),
-                    d_out.new_ones(networks, 1, d_out.shape[1]),
-                )
-                # Sums over rows are products with ones, as in
-                # `sweepd.agents.networks.mlp.Backward`.
-                d_biases[index].baddbmm_(ones, d_out)
-                for kind in range(0, networks, len(below)):
-                    own = slice(kind, kind + len(below))
-                    d_weight[own].baddbmm_(d_out[own].mT, patches)
-                if index:  # nothing needs the gradient of the images
-                    _add_patches(torch.bmm(d_out, weight), d_below[:, part], layer)
-            into = d_filters[index].view(
-                networks, layer.channels, layer.channels_in, layer.kernel, layer.kernel
-            )
-            into.copy_(
-                d_weight.view(networks, layer.channels, layer.kernel, layer.kernel, -1).movedim(
-                    -1, 2
-                )
-            )
-            delta = d_below
-
-    def _parts(self, layer: Layer, rows: int) -> Iterator[slice]:
-        """Yield the rows whose patches are extracted together."""
-        size = max(1, _PATCHES // (layer.height * layer.width * layer.filter_size))
-        return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+def _parts(out: Tensor, weight: Tensor, rows: int) -> Iterator[slice]:
+    """Yield the rows whose patches are extracted together."""
+    size = max(1, _PATCHES // (out.shape[2] * out.shape[3] * weight.shape[2]))
+    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
-def _channels_last(weight: Tensor, layer: Layer) -> Tensor:
-    """Reorder filters (N, channels, filter size) to the order of patches."""
-    size = len(weight), layer.channels, layer.channels_in, layer.kernel, layer.kernel
-    return weight.view(size).movedim(2, -1).reshape(weight.shape)
-
-
-def _patches(planes: Tensor, layer: Layer) -> Tensor:
-    """Return patches (N, rows * places, filter size) of planes (N, rows, height, width, …)."""
+def _patches(x: Tensor, out: Tensor, filters: Filters) -> Tensor:
+    """Return patches (N, rows * places, filter size) of x (N, rows, height, width, channels)."""
     # A view with overlapping windows; `reshape` copies it once, in runs of kernel * channels.
-    network, row, line, place, _ = planes.stride()
-    windows = planes.as_strided(
-        (
-            *planes.shape[:2],
-            layer.height,
-            layer.width,
-            layer.kernel,
-            layer.kernel * layer.channels_in,
-        ),
-        (network, row, layer.stride * line, layer.stride * place, line, 1),
-        planes.storage_offset(),
+    network, row, line, place, _ = x.stride()
+    run = filters.kernel * x.shape[-1]
+    windows = x.as_strided(
+        (*x.shape[:2], out.shape[2], out.shape[3], filters.kernel, run),
+        (network, row, filters.stride * line, filters.stride * place, line, 1),
+        x.storage_offset(),
     )
-    return windows.reshape(len(planes), -1, layer.filter_size)
+    return windows.reshape(len(x), -1, filters.kernel * run)
 
 
-def _add_patches(d_patches: Tensor, planes: Tensor, layer: Layer) -> None:
+def _add_patches(d_patches: Tensor, d_x: Tensor, out: Tensor, filters: Filters) -> None:
     """Add gradients of patches to those of the places that they were read from."""
-    size = (
-        *planes.shape[:2],
-        layer.height,
-        layer.width,
-        layer.kernel,
-        layer.kernel,
-        layer.channels_in,
-    )
+    kernel, step = filters.kernel, filters.stride
+    size = (*d_x.shape[:2], out.shape[2], out.shape[3], kernel, kernel, d_x.shape[-1])
     # One strided addition per place of the filter instead of a scatter with duplicate indices, whose
     # order of additions, and so its last bits, would not be fixed.
-    parts, step = d_patches.view(size), layer.stride
-    for down in range(layer.kernel):
-        lines = slice(down, down + step * (layer.height - 1) + 1, step)
-        for right in range(layer.kernel):
-            places = slice(right, right + step * (layer.width - 1) + 1, step)
-            planes[:, :, lines, places] += parts[:, :, :, :, down, right]
+    by_place = d_patches.view(size)
+    for down in range(kernel):
+        lines = slice(down, down + step * (out.shape[2] - 1) + 1, step)
+        for right in range(kernel):
+            places = slice(right, right + step * (out.shape[3] - 1) + 1, step)
+            d_x[:, :, lines, places] += by_place[:, :, :, :, down, right]

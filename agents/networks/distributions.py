@@ -1,4 +1,4 @@
-"""Action distributions: sampling, log-probability, entropy, and their gradients by hand.
+"""Action distributions: sampling, log-probability and entropy, under autograd.
 
 A `Distribution` is made of the actors' outputs (G, rows, action_dim), like torch's distributions. A
 rollout stores an action as `columns` floats ("stored action"), which is not always the form that
@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
 
 from sweepd.agents.networks.portable import exp, log_of_sum
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import Leaves
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Legal
 
@@ -42,13 +41,18 @@ class Distribution(ABC):
     Args:
         shape: the program's shape.
         outputs: (G, rows, action_dim), of the actors.
-        weights: their weights, for parameters besides the outputs.
+        weights: theirs by name (`sweepd.agents.networks.net.Net.weights`), for parameters besides
+            the outputs.
         masks: (G, rows, action_dim) bool, the options that were legal when the actions passed to
             `log_prob` were chosen; None: all.
     """
 
     def __init__(
-        self, shape: Shape, outputs: Tensor, weights: Leaves, masks: Tensor | None = None
+        self,
+        shape: Shape,
+        outputs: Tensor,
+        weights: Mapping[str, Tensor],
+        masks: Tensor | None = None,
     ) -> None:
         self.shape, self.outputs, self.weights, self.masks = shape, outputs, weights, masks
 
@@ -95,16 +99,6 @@ class Distribution(ABC):
         actions last passed to `log_prob`.
         """
 
-    @abstractmethod
-    def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
-        """Return dL/d(outputs), (G, rows, action_dim), by the chain rule.
-
-        Args:
-            d_log_prob: (G, rows), dL/d(log-probability) of the actions last passed to `log_prob`.
-            d_entropy: (G, 1 or rows), dL/d(entropy) of each row.
-            into: gradients of weights; those of the distribution's own parameters are written.
-        """
-
 
 class Gaussian(Distribution):
     """Independent Gaussians before tanh, as in ElegantRL's `ActorPPO`.
@@ -127,8 +121,13 @@ class Gaussian(Distribution):
         normal: Tensor = torch.special.ndtri(uniforms.clamp(LEAST, GREATEST))
         return normal.float()
 
+    @property
+    def log_std(self) -> Tensor:
+        """(G, 1, action_dim), log σ."""
+        return self.weights["action_std_log"]
+
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:  # noqa: ARG002
-        torch.addcmul(self.outputs, exp(self.weights.log_std), noise, out=out)
+        torch.addcmul(self.outputs, exp(self.log_std), noise, out=out)
 
     @staticmethod
     def to_env(shape: Shape, stored: Tensor) -> Tensor:  # noqa: ARG004
@@ -140,30 +139,13 @@ class Gaussian(Distribution):
 
     def log_prob(self, stored: Tensor) -> Tensor:
         # log p(x) = Σ_j [ -u_j²/2 - log σ_j - log(2π)/2 ],  u = (x - μ) / σ
-        log_std = self.weights.log_std
-        self._inverse_std = exp(-log_std)
-        self._u = torch.sub(stored, self.outputs).mul_(self._inverse_std)
-        self._u2 = self._u.square()
-        scale = log_std.sum(-1) + log_std.shape[-1] * HALF_LOG_2PI
-        return self._u2.sum(-1).mul_(-0.5).sub_(scale)
+        u = (stored - self.outputs) * exp(-self.log_std)
+        scale = self.log_std.sum(-1) + self.log_std.shape[-1] * HALF_LOG_2PI
+        return u.square().sum(-1) * -0.5 - scale
 
     def entropy(self) -> Tensor:
         # H = Σ_j [ log σ_j + (1 + log 2π) / 2 ]
-        log_std = self.weights.log_std
-        return log_std.sum(-1) + log_std.shape[-1] * (0.5 + HALF_LOG_2PI)
-
-    def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
-        # With u = (x - μ) / σ:
-        #     d(log p)/dμ = u / σ,   d(log p)/d(log σ) = u² - 1,   dH/d(log σ) = 1 in every row.
-        # The sum over rows of d_log_prob · u² is a product, like all sums over rows in the backward
-        # pass (`sweepd.agents.networks.mlp.Backward`); the terms without u follow below.
-        torch.bmm(d_log_prob.unsqueeze(1), self._u2, out=into.log_std)
-        if d_entropy.shape[1] == 1:  # equal in all rows
-            entropies = d_entropy * d_log_prob.shape[1]
-        else:
-            entropies = d_entropy.sum(-1, keepdim=True)
-        into.log_std.add_((entropies - d_log_prob.sum(-1, keepdim=True)).unsqueeze(-1))
-        return self._u.mul_(self._inverse_std).mul_(d_log_prob.unsqueeze(-1))
+        return self.log_std.sum(-1) + self.log_std.shape[-1] * (0.5 + HALF_LOG_2PI)
 
 
 class Categorical(Distribution):
@@ -195,33 +177,22 @@ class Categorical(Distribution):
     def mode(self, legal: Legal | None = None) -> Tensor:  # noqa: ARG002
         return self.outputs.nan_to_num(nan=0.0).argmax(-1).view(-1)
 
+    @cached_property
+    def _log_probs(self) -> Tensor:
+        return log_softmax(self.outputs)
+
     def log_prob(self, stored: Tensor) -> Tensor:
-        self._action = stored.to(torch.int64)
-        self._log_probs = log_softmax(self.outputs)
-        return self._log_probs.gather(-1, self._action).squeeze(-1)
+        return self._log_probs.gather(-1, stored.to(torch.int64)).squeeze(-1)
 
     def entropy(self) -> Tensor:
-        log_probs = log_softmax(self.outputs)
-        return log_probs.exp().mul_(log_probs).sum(-1).neg_()
-
-    def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:  # noqa: ARG002
-        # With probabilities p, action a and entropy H:
-        #     d(log p_a)/dz_i = [i = a] - p_i,   dH/dz_i = -p_i (log p_i + H).
-        # Together: -p (d_log_prob + d_entropy (log p + H)), plus d_log_prob at the action.
-        probs = self._log_probs.exp()
-        entropy = torch.mul(probs, self._log_probs).sum(-1, keepdim=True).neg_()  # H = -Σ p log p
-        factor = torch.addcmul(
-            d_log_prob.unsqueeze(-1), self._log_probs + entropy, d_entropy.unsqueeze(-1)
-        )
-        d_outputs = probs.mul_(factor).neg_()
-        return d_outputs.scatter_add_(-1, self._action, d_log_prob.unsqueeze(-1))
+        return -(self._log_probs.exp() * self._log_probs).sum(-1)
 
 
 class Choices(Distribution):
     """Several choices in sequence, each a categorical distribution over its part of the outputs.
 
     Illegal options have probability 0. In an autoregressive policy, each earlier choice adds a row
-    of `Leaves.chain` to the logits of a later one. The stored action holds the options' indices.
+    of `chain.k.weight` to the logits of a later one. The stored action holds the options' indices.
     """
 
     @staticmethod
@@ -262,7 +233,6 @@ class Choices(Distribution):
         masks: Sequence[Tensor | None] = [None] * len(shape.choices)
         if self.masks is not None:
             masks = _cut(self.masks, shape.choices)
-        self._earlier_choices = earlier
         self._choices = []
         for index, (logits, mask) in enumerate(zip(self._segments(), masks, strict=True)):
             own = logits if earlier is None else self._chained(logits, index, earlier)
@@ -277,14 +247,6 @@ class Choices(Distribution):
     def entropies(self) -> list[Tensor]:
         """Return the terms of `entropy`, (G, rows) for each choice."""
         return [choice.entropy() for choice in self._choices]
-
-    def backward(self, d_log_prob: Tensor, d_entropy: Tensor, into: Leaves) -> Tensor:
-        d_logits = [choice.backward(d_log_prob, d_entropy, into) for choice in self._choices]
-        if self._earlier_choices is not None:
-            # logits = z + onehot(earlier) · chain, so d_chain = onehot(earlier)ᵀ · d_logits.
-            for d_chain, d_later in zip(into.chain, d_logits[1:], strict=True):
-                torch.bmm(self._earlier_choices[..., : d_chain.shape[1]].mT, d_later, out=d_chain)
-        return torch.cat(d_logits, -1)
 
     def _one_by_one(
         self, choose: Callable[[Tensor, int], Tensor], legal: Legal | None
@@ -330,7 +292,7 @@ class Choices(Distribution):
         """Return the logits of a choice given the earlier ones: z + onehot(earlier) · chain."""
         if not index:
             return logits
-        chain = self.weights.chain[index - 1]
+        chain = self.weights[f"chain.{index}.weight"]
         return torch.baddbmm(logits, earlier[..., : chain.shape[1]], chain)
 
 
@@ -346,8 +308,9 @@ def log_softmax(logits: Tensor) -> Tensor:
     torch's own adds eight or more columns in an order that depends on the processor's vector width
     (measured with torch 2.13, AVX2 against AVX-512).
     """
-    shifted = logits - logits.amax(-1, keepdim=True)
-    return shifted.sub_(log_of_sum(exp(shifted).sum(-1, keepdim=True)))
+    # The result does not depend on the greatest logit, nor does its derivative.
+    shifted = logits - logits.detach().amax(-1, keepdim=True)
+    return shifted - log_of_sum(exp(shifted).sum(-1, keepdim=True))
 
 
 def _total(parts: Iterable[Tensor]) -> Tensor:

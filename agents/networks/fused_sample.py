@@ -22,13 +22,13 @@ class FusedSample:
             self._actions = torch.zeros(every, shape.action_dim, device=device)
 
     def __call__(
-        self, outputs: Tensor, log_std: Tensor, noises: Tensor, step: Tensor, stored: Tensor
+        self, outputs: Tensor, log_std: Tensor | None, noises: Tensor, step: Tensor, stored: Tensor
     ) -> Tensor:
         """Sample, as `Distribution.sample` and `Distribution.to_env` do.
 
         Args:
             outputs: (G, rows, action_dim), of the actors.
-            log_std: (G, 1, action_dim); no columns where actions are discrete.
+            log_std: (G, 1, action_dim); None where actions are discrete.
             noises: (steps, G, rows, k), random numbers of several steps.
             step: (1,) int64, which of them.
             stored: (G, rows, columns), written: the actions as transitions store them.
@@ -38,7 +38,7 @@ class FusedSample:
         """
         slots, rows, _ = self._sizes
         made = (noises, step, stored, self._actions)
-        if log_std.shape[-1]:
+        if log_std is not None:
             sizes = (log_std.stride(0), *self._sizes)
             self._kernels.run("gaussian_sample", slots * rows, outputs, log_std, *made, *sizes)
         else:

@@ -1,88 +1,79 @@
-"""New networks of PPO, SAC and D3QN, with the names, shapes and first weights of ElegantRL's.
+"""New networks, with the names, shapes and first weights of ElegantRL's.
 
 For the same seed of torch's generator, weights and biases equal those of ElegantRL 0.3.6 to the
-bit, and `state_dict`s are exchanged with its modules both ways. So the order of draws must not
-change: every layer draws its default weights when it is made, one chain after another; then the
-last layer of each chain that ends in outputs gets an orthogonal matrix.
+bit. So the order of draws must not change: every layer draws its default weights when it is made,
+one chain after another; then the last layer of each chain that ends in outputs gets an orthogonal
+matrix. Layers that ElegantRL's networks do not have draw last (`own_weights`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from sweepd.agents.networks.items import new_item_weights
+from sweepd.agents.networks.portable import OrthogonalInDouble
+from sweepd.agents.networks.spec import CRITICS, MEANS, NetSpec
 
 _OUTPUT_BIAS = 1e-6
+# Gains of the orthogonal matrices, of critics and of the others.
+_GAINS = {True: 0.5, False: 0.1}
 
 
-def ppo_actor(
-    net_dims: Sequence[int], state_dim: int, action_dim: int, *, discrete: bool
-) -> nn.Module:
-    """Return a new `ActorPPO`, or with discrete actions an `ActorDiscretePPO`."""
-    actor = _network(state_dim, {"net": (state_dim, *net_dims, action_dim)}, gain=0.1)
-    if not discrete:
-        actor.register_parameter("action_std_log", nn.Parameter(torch.zeros(1, action_dim)))
-    return actor
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within this context, new weights come from a seed; torch's global generator is restored.
 
-
-def ppo_critic(net_dims: Sequence[int], state_dim: int) -> nn.Module:
-    """Return a new `CriticPPO`."""
-    return _network(state_dim, {"net": (state_dim, *net_dims, 1)}, gain=0.5, values=True)
-
-
-def sac_actor(net_dims: Sequence[int], state_dim: int, action_dim: int) -> nn.Module:
-    """Return a new `ActorSAC`."""
-    chains = {"net_s": (state_dim, *net_dims), "net_a": (net_dims[-1], 2 * action_dim)}
-    return _network(state_dim, chains, encoder="net_s", gain=0.1)
-
-
-def sac_critic(net_dims: Sequence[int], state_dim: int, action_dim: int) -> nn.Module:
-    """Return a new `CriticTwin`."""
-    chains = {"net": (state_dim + action_dim, *net_dims, 2)}
-    return _network(state_dim, chains, gain=0.5, values=True)
-
-
-def d3qn_network(net_dims: Sequence[int], state_dim: int, action_dim: int) -> nn.Module:
-    """Return a new `QNetTwinDuel`."""
-    chains = {"net_state": (state_dim, *net_dims)} | {
-        f"net_{head}{which}": (net_dims[-1], size)
-        for which in (1, 2)
-        for head, size in (("adv", 1), ("val", action_dim))
-    }
-    return _network(state_dim, chains, encoder="net_state", gain=0.1, values=True)
-
-
-def _network(
-    state_dim: int,
-    chains: Mapping[str, Sequence[int]],
-    *,
-    gain: float,
-    encoder: str = "",
-    values: bool = False,
-) -> nn.Module:
-    """Return new layers with their normalisers.
-
-    Args:
-        state_dim: number of columns that are normalised.
-        chains: sizes of the layers of each chain by its name.
-        gain: of the orthogonal matrices.
-        encoder: name of the chain that others continue, which has no outputs.
-        values: whether outputs are values, which are normalised too.
+    (The last bits of orthogonal matrices are not ElegantRL's: `OrthogonalInDouble`.)
     """
-    module = nn.Module()
-    for name, size in (("state", state_dim), ("value", 1))[: 1 + values]:
-        for part in (f"{name}_avg", f"{name}_std"):
-            start = torch.full((size,), float(part.endswith("std")))
-            module.register_parameter(part, nn.Parameter(start, requires_grad=False))
-    for name, sizes in chains.items():
-        layers = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
-        module.add_module(name, nn.Sequential(*layers[:-1]))
-    for name in chains:
-        if name != encoder:
-            *_, last = module.get_submodule(name).children()
-            assert isinstance(last, nn.Linear)
-            nn.init.orthogonal_(last.weight, gain)
-            nn.init.constant_(last.bias, _OUTPUT_BIAS)
-    return module
+    with torch.random.fork_rng(devices=[]), OrthogonalInDouble():
+        torch.manual_seed(seed)
+        yield
+
+
+def new_weights(spec: NetSpec) -> dict[str, Tensor]:
+    """Return the tensors of a new network of one policy, without those of `own_weights`.
+
+    The normalisers change nothing, and the deviations of a Gaussian are 1.
+    """
+    inputs, layers = spec.inputs, {}
+    for name, width in zip(spec.trunk, spec.hidden, strict=True):
+        layers[name] = nn.Linear(inputs, width)
+        inputs = width
+    heads = {part.name.rpartition(".")[0]: part for part in spec.parts()}
+    for name in [name for name in heads if name in spec.heads]:
+        layers[name] = nn.Linear(inputs, spec.heads[name])
+    for name in [name for name in layers if name in spec.heads]:
+        nn.init.orthogonal_(layers[name].weight, _GAINS[spec.kind in CRITICS])
+        nn.init.constant_(layers[name].bias, _OUTPUT_BIAS)
+    weights = {
+        f"{name}.{part}": own.detach()
+        for name, layer in layers.items()
+        for part, own in layer.named_parameters()
+    }
+    if spec.gives == MEANS:
+        weights["action_std_log"] = torch.zeros(1, spec.actions)
+    for name, size in spec.normalisers.items():
+        weights[name] = torch.full((size,), float(name.endswith("std")))
+    return weights
+
+
+def own_weights(spec: NetSpec) -> dict[str, Tensor]:
+    """Return new weights of the layers that ElegantRL's networks do not have."""
+    channels, convolutions = (spec.image or (0,))[0], nn.ModuleList()
+    for own in spec.filters:
+        convolutions.append(nn.Conv2d(channels, own.channels, own.kernel))
+        channels = own.channels
+    modules: dict[str, nn.Module] = {"conv": convolutions}
+    if spec.cell:
+        cell = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[spec.cell]
+        modules["rnn"] = cell(spec.hidden[-1], spec.hidden[-1])
+    weights: dict[str, Tensor] = nn.ModuleDict(modules).state_dict()
+    if spec.items is not None:
+        weights |= new_item_weights(spec.items, spec.item_width)
+    # Zeros: choices are independent at first.
+    chains = [part for part in spec.parts() if part.group == "chain"]
+    return weights | {part.name: torch.zeros(part.shape) for part in chains}

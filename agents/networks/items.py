@@ -7,19 +7,28 @@ C with bias c:
     v = max(E[id] + f[id] A + x C + c, 0)  of an item,   v = 0  where there is none (id 0)
 
 What depends on the id alone, E + f A + c, is a small table that is looked up, and its gradient is a
-sum over the places with an id. The rest is a product over (rows * places). No operation mixes
-members.
+sum over the places with an id. The rest is a product over (rows * places).
+
+The first hidden layer reads the vectors v_p of all places, their sum in each group of places, and
+the plain columns y:
+
+    z = Σ_p v_p W_p + Σ_group (Σ_{p in group} v_p) U_group + y Y + b
+
+The product uses W_p + U_group (`ItemEncoder.folded`), which gives the same function: the sums are
+never computed. No operation mixes members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby, pairwise
-from typing import NamedTuple
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sweepd.agents.networks.layers import affine
+from sweepd.agents.networks.part import Part
 from sweepd.envs.core.items import Items
 from sweepd.envs.support.errors import RunError
 
@@ -29,25 +38,15 @@ def item_inputs(items: Items, item_width: int) -> int:
     return (items.places + len(items.groups)) * item_width + len(items.plain)
 
 
-def item_sizes(items: Items, item_width: int) -> list[tuple[int, int]]:
-    """Return (rows, columns) of embedding, weight and bias of the layer over items."""
-    columns = items.fact_count + len(items.features)
-    return [(items.vocabulary, item_width), (columns, item_width), (1, item_width)]
-
-
-def item_facts(items: Items) -> dict[str, Tensor]:
-    """Return what the weights do not determine, as tensors of an exported actor.
-
-    Returns:
-        `items.groups` (groups, 1 + features) int64, a group's places and whether its items have
-        each feature; `items.facts` (vocabulary, facts) if there are any.
-    """
-    groups = [
-        [group.count, *(int(name in group.features) for name, _ in items.features)]
-        for group in items.groups
-    ]
-    facts = {"items.facts": torch.tensor(items.facts)} if items.fact_count else {}
-    return {"items.groups": torch.tensor(groups), **facts}
+def parts(items: Items | None, item_width: int) -> list[Part]:
+    """Return the weights of the layer over items; none for None."""
+    if items is None:
+        return []
+    table = items.vocabulary, item_width
+    found = [Part("items.embedding", *table, "items", table)]
+    if known := items.fact_count + len(items.features):
+        found.append(Part("items.weight", known, item_width, "items"))
+    return [*found, Part("items.bias", 1, item_width, "items")]
 
 
 def new_item_weights(items: Items, item_width: int) -> dict[str, Tensor]:
@@ -67,26 +66,22 @@ def unknown_item(vocabulary: int) -> RunError:
     )
 
 
-class Read(NamedTuple):
-    """The items of (N, rows) observations.
-
-    Attributes:
-        at: (N * rows * places,) int64, each item's row in the N tables, one after the other.
-        features: (N, rows * places, features), 0 where there is no item.
-    """
-
-    at: Tensor
-    features: Tensor
-
-
-class Lookup:
-    """The layer over items: reads observations, looks items up, and computes the gradient."""
+class ItemEncoder:
+    """The layer over items of N networks, whose weights `parts` names."""
 
     def __init__(self, items: Items, dtype: torch.dtype, device: torch.device) -> None:
         self._items = items
         self._ids = torch.arange(items.vocabulary, device=device)
-        facts = items.facts or [()] * items.vocabulary
-        self._facts = torch.tensor(facts, dtype=dtype, device=device)
+        # 0 for id 0, else 1.
+        self._there = self._ids.clamp(max=1).to(dtype).unsqueeze(1)
+        self._facts = torch.tensor(items.facts, dtype=dtype, device=device)
+        # Which group a place belongs to, (places, groups) of 0 and 1.
+        rows = [
+            [float(group is other) for other in items.groups]
+            for group in items.groups
+            for _ in range(group.count)
+        ]
+        self._groups = torch.tensor(rows, dtype=dtype, device=device)
         # Groups side by side with the same features are read together.
         names = [name for name, _ in items.features]
         self._blocks = [
@@ -94,11 +89,53 @@ class Lookup:
             for features, groups in groupby(items.groups, lambda group: group.features)
         ]
 
-    def read(self, obs: Tensor) -> Read:
-        """Read the items of normalised observations, (N, rows, columns).
+    def __call__(self, weights: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        """Return (N, rows, places * item width + plain columns): all vectors, then plain columns.
+
+        Args:
+            weights: by name.
+            obs: (N, rows, columns), normalised.
 
         Raises:
             RunError: an id is not in the vocabulary (on CPUs; a GPU stops with its own error).
+        """
+        ids, features = self._read(obs)
+        networks, rows, places = ids.shape
+        embedding, facts = weights["items.embedding"], self._items.fact_count
+        if facts:
+            known = weights["items.weight"][:, :facts]
+            of_ids = affine(self._facts.expand(networks, -1, -1), known, weights["items.bias"])
+        else:
+            of_ids = torch.bmm(embedding.new_ones(*embedding.shape[:2], 1), weights["items.bias"])
+        table = (embedding + of_ids) * self._there
+        at = ids + len(self._ids) * torch.arange(networks, device=ids.device).view(-1, 1, 1)
+        vectors = look_up(table.flatten(0, 1), at.flatten()).view(networks, rows * places, -1)
+        if self._items.features:
+            vectors = torch.baddbmm(vectors, features, weights["items.weight"][:, facts:])
+        plain = obs[..., obs.shape[-1] - len(self._items.plain) :]
+        return torch.cat((vectors.relu().view(networks, rows, -1), plain), -1)
+
+    def folded(self, weight: Tensor) -> Tensor:
+        """Return the first layer's matrix for what `__call__` returns: W_p + U_group, then Y.
+
+        Args:
+            weight: (N, `item_inputs`, width).
+        """
+        places, groups = self._groups.shape
+        plain = len(self._items.plain)
+        item_width = (weight.shape[1] - plain) // (places + groups)
+        of_places, of_groups, of_plain = weight.split_with_sizes(
+            [places * item_width, groups * item_width, plain], 1
+        )
+        every = self._groups.expand(len(weight), -1, -1)
+        # A product with 0 and 1 copies exactly, and its gradient has the same bits in every slot.
+        copied = torch.bmm(every, of_groups.reshape(len(weight), groups, -1))
+        return torch.cat((of_places + copied.view(of_places.shape), of_plain), 1)
+
+    def _read(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ids (N, rows, places) int64 and features (N, rows * places, features).
+
+        Features are 0 where there is no item.
         """
         networks, rows, _ = obs.shape
         ids: list[Tensor] = []
@@ -109,113 +146,45 @@ class Lookup:
             block = obs[..., column : column + count * width].view(networks, rows, count, width)
             ids.append(block[..., 0].long())
             there = block[..., :1].clamp(max=1.0)  # ids are whole numbers: 0 or 1
-            for own, first, size in _runs(present):
-                into = features[:, :, place : place + count, first : first + size]
-                torch.mul(block[..., 1 + own : 1 + own + size], there, out=into)
+            features[:, :, place : place + count, present] = block[..., 1:] * there
             column, place = column + count * width, place + count
         every = torch.cat(ids, -1)
-        self._check(every)
-        every += self._items.vocabulary * torch.arange(networks, device=obs.device).view(-1, 1, 1)
-        return Read(every.view(-1), features.flatten(1, 2))
-
-    def vectors(self, read: Read, leaves: Sequence[Tensor], out: Tensor) -> None:
-        """Write the vectors of all items.
-
-        Args:
-            read: of the observations.
-            leaves: embedding (N, vocabulary, width), weight (N, facts + features, width) and bias
-                (N, 1, width).
-            out: (N, rows, places * width), written.
-        """
-        embedding, weight, bias = leaves
-        networks, _, width = embedding.shape
-        facts = self._facts.shape[1]
-        table = embedding + bias
-        if facts:
-            table += torch.bmm(self._facts.expand(networks, -1, -1), weight[:, :facts])
-        table[:, 0] = 0.0
-        torch.index_select(table.view(-1, width), 0, read.at, out=out.view(-1, width))
-        if self._items.features:
-            out.view(networks, -1, width).baddbmm_(read.features, weight[:, facts:])
-        out.relu_()
-
-    def backward(self, read: Read, d_items: Tensor, into: Sequence[Tensor]) -> None:
-        """Write the gradients of the leaves.
-
-        Args:
-            read: of the observations.
-            d_items: (N, rows * places, width), dL/d(vectors), through ReLU: 0 where there is no
-                item.
-            into: gradients of embedding, weight and bias, written.
-        """
-        d_embedding, d_weight, d_bias = into
-        networks, _, width = d_items.shape
-        facts, table = self._facts.shape[1], d_embedding.shape[1]
-        d_table = d_items.new_zeros(networks * table, width)
-        add_rows(d_table, read.at, d_items.reshape(-1, width))
-        d_table = d_table.view(networks, table, width)
-        d_embedding.copy_(d_table)
-        # Sums over ids are products with ones, as in `sweepd.agents.networks.mlp.Backward`.
-        d_bias.copy_(torch.bmm(d_table.new_ones(networks, 1, table), d_table))
-        if facts:
-            d_weight[:, :facts] = torch.bmm(self._facts.mT.expand(networks, -1, -1), d_table)
-        if self._items.features:
-            d_weight[:, facts:] = torch.bmm(read.features.mT, d_items)
-
-    def inputs(self, obs: Tensor, leaves: Sequence[Tensor]) -> Tensor:
-        """Return the inputs of the first layer, (N, rows, `item_inputs`), for acting.
-
-        Args:
-            obs: (N, rows, columns), normalised.
-            leaves: as in `vectors`.
-        """
-        networks, rows, columns = obs.shape
-        vectors = obs.new_empty(networks, rows, self._items.places * leaves[0].shape[2])
-        self.vectors(self.read(obs), leaves, vectors)
-        by_place = vectors.view(networks, rows, self._items.places, -1)
-        groups = torch.split(by_place, [group.count for group in self._items.groups], 2)
-        plain = obs[..., columns - len(self._items.plain) :]
-        return torch.cat((vectors, *(_total(group) for group in groups), plain), -1)
-
-    def _check(self, ids: Tensor) -> None:
         # The next network's table would be read: a lookup of the outermost ids alone finds the
         # fault without reading a tensor's value.
         try:
-            self._ids.index_select(0, torch.stack(ids.aminmax()))
+            self._ids.index_select(0, torch.stack(every.aminmax()))
         except IndexError as error:
             raise unknown_item(self._items.vocabulary) from error
+        return every, features.flatten(1, 2)
 
 
-def add_rows(into: Tensor, index: Tensor, rows: Tensor) -> None:
-    """Add each row of `rows` to the row of `into` that `index` names, in order.
+def look_up(table: Tensor, index: Tensor) -> Tensor:
+    """Return rows of a table, (len(index), columns)."""
+    if not torch.is_grad_enabled():
+        return table.index_select(0, index)
+    result: Tensor = _Lookup.apply(table, index)  # type: ignore[no-untyped-call]
+    return result
 
-    On CPUs, `index_add_` sorts by row (stably) or adds one after the other, so the order of a
-    row's additions is that of `rows` at any number of threads. On GPUs it uses atomic additions in
-    any order; `index_put_` sorts.
+
+class _Lookup(torch.autograd.Function):
+    """`look_up`, whose gradient adds a row's parts in the order of the index.
+
+    On CPUs, `index_add_` sorts by row (stably) or adds one after the other, so the order is the
+    same at any number of threads. On GPUs it uses atomic additions in any order; `index_put_` sorts.
     """
-    if into.device.type == "cpu":
-        into.index_add_(0, index, rows)
-    else:
-        into.index_put_((index,), rows, accumulate=True)
 
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.size = table.shape
+        return table.index_select(0, index)
 
-def _runs(columns: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Split ascending numbers into runs of consecutive ones: (position, first number, size)."""
-    starts = [
-        position
-        for position, column in enumerate(columns)
-        if not position or columns[position - 1] != column - 1
-    ]
-    ends = pairwise([*starts, len(columns)])
-    return [(start, columns[start], end - start) for start, end in ends]
-
-
-def _total(group: Tensor) -> Tensor:
-    """Return the sum of a group's vectors (N, rows, places, width), added in order.
-
-    The order of torch's own sum depends on the processor's vector width.
-    """
-    total, *others = group.unbind(2)
-    for vector in others:
-        total = total + vector
-    return total
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        [index] = ctx.saved_tensors
+        into = grads[0].new_zeros(ctx.size)
+        if into.device.type == "cpu":
+            into.index_add_(0, index, grads[0])
+        else:
+            into.index_put_((index,), grads[0], accumulate=True)
+        return into, None

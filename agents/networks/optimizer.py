@@ -1,4 +1,4 @@
-"""Adam for all members: gradient clipping per network; step, rate, epsilon and decay per member.
+"""Gradients and Adam for all members: clipping per network; step, rate, epsilon, decay per member.
 
 With policies per seat, both actors of a member count as one network here, and both critics: they
 minimise one loss, and a common factor keeps the direction of its gradient.
@@ -7,19 +7,19 @@ minimise one loss, and a common factor keeps the direction of its gradient.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
-from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import leaf_views, new_gradients
+from sweepd.agents.networks.net import Net
 from sweepd.envs.support.upload import upload
 
 BETA1, BETA2 = 0.9, 0.999
 
 
-class FlatAdam:
+class Adam:
     """AdamW (Loshchilov & Hutter, 2019) on the flat weights of K networks of G members.
 
     With gradient g after clipping, step count t, rate η, decay w, β1 = 0.9, β2 = 0.999:
@@ -49,14 +49,23 @@ class FlatAdam:
 
     Args:
         flat: (K, G, P), the weights.
+        nets: the networks whose weights they are, for `gradients`.
         fused: whether to call the fused kernel per network; None: on CPUs.
     """
 
-    def __init__(self, flat: Tensor, *, fused: bool | None = None) -> None:
+    def __init__(
+        self, flat: Tensor, nets: Sequence[Net] = (), *, fused: bool | None = None
+    ) -> None:
         kinds, slots, _ = flat.shape
         self._fused = flat.device.type == "cpu" if fused is None else fused
         self._flat = flat
         self.m, self.v, self.grad = (torch.zeros_like(flat) for _ in range(3))
+        self._leaves = [leaf for net in nets for leaf in net.weights.values()]
+        self._grads = [
+            view
+            for net, grad in zip(nets, self.grad, strict=False)
+            for view in net.views(grad).values()
+        ]
         self.step = torch.zeros(slots, device=flat.device)
         self.lr, self.eps, self.weight_decay = [0.0] * slots, [1e-8] * slots, [0.0] * slots
         self._skip = torch.ones(slots, dtype=torch.float32, device=flat.device)
@@ -99,6 +108,28 @@ class FlatAdam:
         # Into the same memory, which a CUDA graph keeps reading.
         rates = torch.tensor(rows, dtype=self._rates.dtype)
         self._rates.copy_(upload(rates, self._rates.device))
+
+    def gradients(
+        self, outputs: Sequence[Tensor], grad_outputs: Sequence[Tensor] | None = None
+    ) -> Tensor:
+        """Compute the gradients of all networks' weights into `grad`; return their norms, (K, G).
+
+        Args:
+            outputs: losses (G,), each of which depends on its own member's weights only: so the
+                gradient of their sum holds every member's own gradient.
+            grad_outputs: if `outputs` are other tensors, the loss's derivatives by them.
+        """
+        found = torch.autograd.grad(
+            outputs,
+            self._leaves,
+            grad_outputs or [torch.ones_like(output) for output in outputs],
+            allow_unused=True,
+        )
+        pairs = zip(self._grads, found, strict=True)
+        used = [(into, grad) for into, grad in pairs if grad is not None]
+        torch._foreach_copy_([into for into, _ in used], [grad for _, grad in used])
+        norms: Tensor = torch.linalg.vector_norm(self.grad, dim=2)
+        return norms
 
     def apply(self, norms: Tensor, max_norm: Tensor, active: Tensor) -> None:
         """Update the active members with the gradients in `grad`, clipped to `max_norm`.
@@ -184,33 +215,10 @@ class FlatAdam:
         rates = torch.tensor(self.lr, device=active.device)
         return bool((active & (rates > 0) & (self.grad != 0).any(-1).any(0)).any())
 
+    def tensors(self, slot: int) -> dict[str, Tensor]:
+        """Return views of a slot's moments and step, of a single network."""
+        return {"adam_m": self.m[0, slot], "adam_v": self.v[0, slot], "adam_step": self.step[slot]}
+
     def reset(self, slot: int) -> None:
         """Zero a slot's moments and step."""
         self.m[:, slot], self.v[:, slot], self.step[slot] = 0, 0, 0
-
-
-class Adam(FlatAdam):
-    """The optimizer of a program's actors and critics, whose flat weights are (2, G, …).
-
-    Attributes:
-        grads: to be filled before `norms`, instead of `grad`.
-    """
-
-    def __init__(self, flat: Tensor, shape: Shape, *, fused: bool | None = None) -> None:
-        super().__init__(flat, fused=fused)
-        leaves = leaf_views(self.grad, shape)
-        # Where to compute gradients. On CPUs, a batched product copies its result into a view; on
-        # GPUs, it writes there, and a copy is a launch per leaf.
-        self.grads = new_gradients(shape, flat.device) if self._fused else leaves
-        # Two lists, views of `grad` and what is copied there.
-        both = (leaves.every(), self.grads.every()) if self._fused else ()
-        self._copied = [[leaf for leaf in every if leaf.numel()] for every in both]
-
-    def norms(self) -> Tensor:
-        """Move `grads` into `grad`; return their norms, (2, G): actors, then critics."""
-        # The padding of the flat layout stays 0, so norms are those of the leaves.
-        if self._copied:
-            into, given = self._copied
-            torch._foreach_copy_(into, given)
-        norms: Tensor = torch.linalg.vector_norm(self.grad, dim=2)
-        return norms

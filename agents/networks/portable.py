@@ -22,9 +22,32 @@ def exp(x: Tensor) -> Tensor:
     """Return e^x, within two units in the last place."""
     if x.device.type != "cpu":
         return x.exp()
+    if not torch.is_grad_enabled():
+        return _exp(x)
+    result: Tensor = _Exp.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _exp(x: Tensor) -> Tensor:
     # e^|x| - 1 plus 1 is exact to rounding; of negative x, it would lose what e^x is below 1.
     large = x.abs().expm1_().add_(1.0)
     return torch.where(x < 0, large.reciprocal(), large)
+
+
+class _Exp(torch.autograd.Function):
+    """`exp` on CPUs. (Autograd would find 0 as the derivative of |x| at 0, and so of e^x.)"""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        found = _exp(x)
+        ctx.save_for_backward(found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        [found] = ctx.saved_tensors
+        derivative: Tensor = grads[0] * found
+        return derivative
 
 
 def log_of_sum(x: Tensor) -> Tensor:

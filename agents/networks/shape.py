@@ -9,8 +9,6 @@ from typing import Any
 import torch
 
 from sweepd.agents.networks.activation import ACTIVATIONS, RELU
-from sweepd.agents.networks.convolution import features
-from sweepd.agents.networks.items import item_inputs
 from sweepd.agents.networks.recurrence import GATES
 from sweepd.envs.core.items import Items
 from sweepd.envs.core.vec_env import VecEnv
@@ -207,11 +205,6 @@ class Shape:
         return 1 if self.policies == SHARED else 2
 
     @property
-    def sets(self) -> int:
-        """Sets of weights of all members; a member's sets follow each other."""
-        return self.slots * self.sets_per_member
-
-    @property
     def samples(self) -> int:
         """Transitions per member and rollout."""
         return self.num_envs * self.horizon
@@ -234,15 +227,6 @@ class Shape:
     def loses_transitions(self) -> bool:
         """Whether some transitions are invalid: their outcome is not in the rollout."""
         return self.has_absent_agents or self.players > 1
-
-    @property
-    def inputs(self) -> tuple[int, int]:
-        """Inputs of the first layers of actor and critic: columns, or features of images or items."""
-        if self.items is not None:
-            return (item_inputs(self.items, self.item_width),) * 2
-        if self.image_shape is None:
-            return self.state_dim, self.obs_dim
-        return features(self.image_shape), features(self.image_shape)
 
     @property
     def choices(self) -> tuple[int, ...]:

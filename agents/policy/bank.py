@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
+from sweepd.agents.networks.seats import is_second, own_output
+from sweepd.agents.networks.weights import aligned
 from torch import Tensor
 
 from sweepd.agents.algorithms.sac import LOG_STD
@@ -19,8 +21,6 @@ from sweepd.agents.networks.activation import activate_
 from sweepd.agents.networks.distributions import GREATEST, LEAST
 from sweepd.agents.networks.items import Lookup, item_sizes
 from sweepd.agents.networks.recurrence import Cells
-from sweepd.agents.networks.seats import is_second, own_output
-from sweepd.agents.networks.weights import aligned
 from sweepd.agents.policy.members import (
     ACTION_DIMS,
     CELL,

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from sweepd.agents.networks.seats import is_second
 from torch import Tensor
 
 from sweepd.agents.algorithms.sac import LOG_STD
 from sweepd.agents.networks.activation import ELU, RELU, SILU, TANH, activate_
 from sweepd.agents.networks.items import Lookup
-from sweepd.agents.networks.seats import is_second
 from sweepd.agents.policy.members import (
     ACTION_DIMS,
     CELL,

@@ -41,12 +41,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from sweepd.agents.networks.seats import SEAT_COLUMN, prefix_of
 from torch import Tensor
 
 from sweepd.agents.networks.activation import ACTIVATION, ACTIVATIONS, activation_of
 from sweepd.agents.networks.items import item_inputs, item_sizes
 from sweepd.agents.networks.normaliser import STATE_CLIP
-from sweepd.agents.networks.seats import SEAT_COLUMN, prefix_of
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.support.errors import InputError
 

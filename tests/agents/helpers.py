@@ -11,7 +11,7 @@ from torch import Tensor
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.engine.hyperparameters import SCHEDULES
 from sweepd.agents.engine.program import Program
-from sweepd.agents.networks.optimizer import FlatAdam
+from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.shape import Shape, env_fields
 from tests.agents.toy_env import ToyEnv
 
@@ -71,7 +71,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         assert torch.equal(tensor.nan_to_num(nan=123.0), other[name].nan_to_num(nan=123.0)), name
 
 
-def make_adam_steps(adams: Sequence[FlatAdam], scale: float) -> None:
+def make_adam_steps(adams: Sequence[Adam], scale: float) -> None:
     """Make the same 20 steps with optimizers of 4 members; the last member takes part in none.
 
     Args:

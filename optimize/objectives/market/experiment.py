@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sweepd.agents.engine.acting import Actors
 from sweepd.agents.engine.program import Act
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.net import StateDict
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.features import get_recipe

@@ -18,7 +18,7 @@ from torch import Tensor
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.engine.program import Act
 from sweepd.agents.networks.shape import Shape, env_fields
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.net import StateDict
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.checkpoint import State

@@ -22,7 +22,7 @@ import torch
 
 from sweepd.agents.engine.program import Act, Program
 from sweepd.agents.networks.shape import FEWEST_SLOTS
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.net import StateDict
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.sizing import out_of_memory
 from sweepd.envs.support.errors import RunError

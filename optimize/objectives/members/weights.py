@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.net import StateDict
 from sweepd.agents.policy.frozen import load_members
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.checkpoint import State, read_checkpoint

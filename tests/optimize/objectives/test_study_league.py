@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner
 
-from sweepd.agents.networks.weights import StateDict
+from sweepd.agents.networks.net import StateDict
 from sweepd.agents.policy.equilibrium import equilibrium
 from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
 from sweepd.agents.policy.roster import Champion

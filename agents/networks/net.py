@@ -1,0 +1,215 @@
+"""N networks of one description, run as batched matrix products under autograd.
+
+No operation mixes networks, and no tensor shape depends on how many of them are in use: a member's
+numbers are the same bits alone, with other members and in any slot. This is the one forward pass of
+training, evaluations, opponents and frozen policies; the other one is C++
+(`sweepd.agents.native`), of the same function to rounding.
+
+With policies per seat, a member has two sets of weights, both of which compute all of its rows; each
+row takes the outputs of its own set. (How many rows belong to a seat is known on the device only, and
+no tensor's shape may depend on it.) A row's gradient is that of its own set, and exactly 0 for the
+other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sweepd.agents.networks.activation import activated
+from sweepd.agents.networks.convolution import convolved
+from sweepd.agents.networks.items import ItemEncoder
+from sweepd.agents.networks.layers import affine
+from sweepd.agents.networks.normaliser import normalised
+from sweepd.agents.networks.part import cut
+from sweepd.agents.networks.recurrence import Memory, unrolled
+from sweepd.agents.networks.spec import SECOND_SEAT, NetSpec
+from sweepd.envs.support.errors import InputError
+
+StateDict = dict[str, Tensor]  # tensors by name, as torch's modules return them
+
+
+class Net:
+    """The networks of N members; empty ones hold zeros.
+
+    Attributes:
+        spec: what they are.
+        flat: (N, P or more), all weights of a member; the rest is padding, always 0.
+        weights: (N * policies, in, out) and (N * policies, 1, out) by name, views of `flat`. Those
+            of networks that learn are leaves of autograd.
+        normalisers: (N, 1, k) by name.
+    """
+
+    def __init__(
+        self,
+        spec: NetSpec,
+        flat: Tensor,
+        normalisers: StateDict | None = None,
+        *,
+        learns: bool = False,
+    ) -> None:
+        """Make networks in a flat tensor, (N, `spec.policies` * P).
+
+        Args:
+            spec: what they are.
+            flat: their weights.
+            normalisers: (N, 1, k) by name; None: those that change nothing.
+            learns: whether gradients are computed.
+        """
+        self.spec, self.flat = spec, flat
+        self.weights = self.views(flat)
+        for leaf in self.weights.values():
+            leaf.requires_grad_(learns)
+        self.normalisers = normalisers or {
+            name: flat.new_full((len(flat), 1, size), float(name.endswith("std")))
+            for name, size in spec.normalisers.items()
+        }
+        self._encoder = (
+            None if spec.items is None else ItemEncoder(spec.items, flat.dtype, flat.device)
+        )
+
+    @classmethod
+    def zeros(
+        cls, spec: NetSpec, members: int, device: torch.device, *, learns: bool = False
+    ) -> Net:
+        """Make networks with zeros as their weights."""
+        return cls(
+            spec, torch.zeros(members, spec.policies * spec.size, device=device), learns=learns
+        )
+
+    def views(self, flat: Tensor) -> StateDict:
+        """Return views of a tensor like `flat` by the weights' names."""
+        return cut(flat.detach().view(len(flat) * self.spec.policies, -1), self.spec.parts())
+
+    def copy(self) -> Net:
+        """Copy the networks as they are now; the copies do not learn."""
+        normalisers = {name: part.clone() for name, part in self.normalisers.items()}
+        return Net(self.spec, self.flat.clone(), normalisers)
+
+    # Running the networks.
+
+    def normalised(self, obs: Tensor) -> Tensor:
+        """Return observations (N, rows, columns) as the networks read them."""
+        avg, std = self.normalisers["state_avg"], self.normalisers["state_std"]
+        return normalised(obs[..., : avg.shape[-1]], avg, std, self.spec.clip)
+
+    def forward(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the outputs that act, (N, rows, outputs), and the recurrent state after them.
+
+        Args:
+            x: (N, rows, columns or more), normalised.
+            memory: of recurrent networks.
+        """
+        spec = self.spec
+        own = x if spec.seat_column is None else x.repeat_interleave(spec.policies, 0)
+        top, state = self.features(own, memory)
+        output = self.head(next(iter(spec.heads)), top)
+        if spec.seat_column is not None:
+            first, second = output.view(-1, 2, *output.shape[1:]).unbind(1)
+            output = torch.where(is_second(x, spec.seat_column), second, first)
+        return output, state
+
+    def features(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the last hidden layer (N * policies, rows, width), and the state after it."""
+        spec, weights = self.spec, self.weights
+        if spec.image is not None:
+            x = convolved(weights, spec.image, spec.filters, x)
+        elif self._encoder is not None:
+            x = self._encoder(weights, x)
+        else:
+            x = x[..., : spec.inputs]
+        for layer, name in enumerate(spec.trunk):
+            weight = weights[f"{name}.weight"]
+            if self._encoder is not None and not layer:
+                weight = self._encoder.folded(weight)
+            x = affine(x, weight, weights[f"{name}.bias"])
+            if not (spec.linear_top and layer == len(spec.hidden) - 1):
+                x = activated(spec.activation, x)
+        if not spec.cell:
+            return x, None
+        if memory is None:
+            raise ValueError("recurrent networks need a memory")
+        return unrolled(spec.cell, weights, x, memory)
+
+    def head(self, name: str, top: Tensor) -> Tensor:
+        """Return the outputs of a layer on the last hidden one, (N * policies, rows, outputs)."""
+        return affine(top, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+    def value(self, output: Tensor) -> Tensor:
+        """Convert outputs of networks of values to units of returns."""
+        return torch.addcmul(self.normalisers["value_avg"], output, self.normalisers["value_std"])
+
+    @torch.no_grad()
+    def follow(self, other: Net, tau: Tensor, active: Tensor) -> None:
+        """Update target networks: θ ← τ θ_other + (1 - τ) θ.
+
+        Args:
+            other: the trained networks.
+            tau: (N, 1), τ.
+            active: (N,) bool, members to update.
+        """
+        moved = other.flat * tau + self.flat * (1.0 - tau)
+        self.flat.copy_(torch.where(active.unsqueeze(-1), moved, self.flat))
+
+    # Members.
+
+    def tensors(self, slot: int) -> StateDict:
+        """Return views of a member's weights and normalisers."""
+        return {"weights": self.flat[slot]} | {
+            name: part[slot] for name, part in self.normalisers.items()
+        }
+
+    def clear(self, slot: int) -> None:
+        """Reset a member."""
+        self.flat[slot] = 0
+        for name, part in self.normalisers.items():
+            part[slot] = float(name.endswith("std"))
+
+    def named(self) -> StateDict:
+        """Return views of all members' tensors, (N, …) by the names of `NetSpec.shapes`."""
+        found: StateDict = {}
+        for part in self.spec.parts():
+            of_sets = part.to_module(self.weights[part.name].detach())
+            for seat in range(self.spec.policies):
+                own = of_sets[seat :: self.spec.policies]
+                found[(SECOND_SEAT if seat else "") + part.name] = own
+        return found | {name: part[:, 0] for name, part in self.normalisers.items()}
+
+    @torch.no_grad()
+    def put(self, slot: int, given: Mapping[str, Tensor]) -> None:
+        """Load a member's tensors, by the names of `NetSpec.shapes`.
+
+        Raises:
+            InputError: names or shapes are others.
+        """
+        check_tensors(self.spec, given)
+        self.clear(slot)
+        for name, part in self.named().items():
+            part[slot].copy_(given[name])
+
+    def member(self, slot: int) -> StateDict:
+        """Return CPU copies of a member's tensors, as its module's `state_dict`."""
+        return {
+            name: part[slot].to("cpu", copy=True).contiguous()
+            for name, part in self.named().items()
+        }
+
+
+def check_tensors(spec: NetSpec, given: Mapping[str, Tensor]) -> None:
+    """Raise InputError unless tensors have the names and shapes of a description."""
+    shapes = spec.shapes()
+    if set(given) != set(shapes):
+        missing, extra = sorted(set(shapes) - set(given)), sorted(set(given) - set(shapes))
+        raise InputError(f"A network's tensors lack {missing}, and {extra} do not belong to it.")
+    for name, shape in shapes.items():
+        if tuple(given[name].shape) != shape:
+            raise InputError(
+                f"A network's {name} has the shape {tuple(given[name].shape)}, not {shape}."
+            )
+
+
+def is_second(obs: Tensor, column: int) -> Tensor:
+    """Return where the policy of the second seat acts, (…, rows, 1) bool, of (…, rows, columns)."""
+    return obs[..., column, None] > 0.5
