@@ -192,7 +192,7 @@ class D3QN(OffPolicy):
 
 def _values(net: Net, obs: Tensor) -> tuple[Tensor, Tensor]:
     """Return both dueling values of every action, (G, rows, action_dim) each."""
-    top, _ = net.features(net.normalised(obs))
+    top = net.hidden(net.normalised(obs))
 
     def dueling(which: int) -> Tensor:
         # Q(s, a) = V(s) + A(s, a) - mean_a A(s, a). (In ElegantRL, "val" and "adv" are swapped.)

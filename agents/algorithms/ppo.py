@@ -47,7 +47,7 @@ from sweepd.agents.engine.transitions import Transitions
 from sweepd.agents.native.choice import kernels
 from sweepd.agents.native.kernels import UpdateKernel
 from sweepd.agents.networks.distributions import distribution_of
-from sweepd.agents.networks.net import StateDict
+from sweepd.agents.networks.net import StateDict, forward
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.spec import NetSpec
@@ -286,10 +286,10 @@ class PPO(Program):
         batch, population, numbers = self._batch, self.population, self.numbers
         self.rollout.index.gather(self.rollout.transitions, rows, batch)
         x = population.inputs(batch.obs)
-        memories = batch.memories() if self.shape.recurrent else (None, None)
+        memories = batch.memories() if self.shape.recurrent else None
         with torch.enable_grad():
-            output, _ = population.actor.forward(x, memories[0])
-            value, _ = population.critic.forward(x, memories[1])
+            nets = population.actor, population.critic
+            (output, _), (value, _) = forward(nets, x, memories)
             if self._fused_loss is None:
                 loss = self._loss(output, value)
             else:

@@ -13,7 +13,7 @@ other one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from sweepd.agents.networks.items import ItemEncoder
 from sweepd.agents.networks.layers import affine
 from sweepd.agents.networks.normaliser import normalised
 from sweepd.agents.networks.part import cut
-from sweepd.agents.networks.recurrence import Memory, unrolled
+from sweepd.agents.networks.recurrence import WEIGHTS, Memory, joined, unrolled
 from sweepd.agents.networks.spec import SECOND_SEAT, NetSpec
 from sweepd.envs.support.errors import InputError
 
@@ -102,18 +102,14 @@ class Net:
             x: (N, rows, columns or more), normalised.
             memory: of recurrent networks.
         """
-        spec = self.spec
-        own = x if spec.seat_column is None else x.repeat_interleave(spec.policies, 0)
-        top, state = self.features(own, memory)
-        output = self.head(next(iter(spec.heads)), top)
-        if spec.seat_column is not None:
-            first, second = output.view(-1, 2, *output.shape[1:]).unbind(1)
-            output = torch.where(is_second(x, spec.seat_column), second, first)
-        return output, state
+        [found] = forward([self], x, None if memory is None else [memory])
+        return found
 
-    def features(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return the last hidden layer (N * policies, rows, width), and the state after it."""
+    def hidden(self, x: Tensor) -> Tensor:
+        """Return the last of the hidden layers, (N * policies, rows, width)."""
         spec, weights = self.spec, self.weights
+        if spec.seat_column is not None:
+            x = x.repeat_interleave(spec.policies, 0)
         if spec.image is not None:
             x = convolved(weights, spec.image, spec.filters, x)
         elif self._encoder is not None:
@@ -127,14 +123,10 @@ class Net:
             x = affine(x, weight, weights[f"{name}.bias"])
             if not (spec.linear_top and layer == len(spec.hidden) - 1):
                 x = activated(spec.activation, x)
-        if not spec.cell:
-            return x, None
-        if memory is None:
-            raise ValueError("recurrent networks need a memory")
-        return unrolled(spec.cell, weights, x, memory)
+        return x
 
     def head(self, name: str, top: Tensor) -> Tensor:
-        """Return the outputs of a layer on the last hidden one, (N * policies, rows, outputs)."""
+        """Return the outputs of a layer on the hidden ones, (N * policies, rows, outputs)."""
         return affine(top, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def value(self, output: Tensor) -> Tensor:
@@ -195,6 +187,39 @@ class Net:
             name: part[slot].to("cpu", copy=True).contiguous()
             for name, part in self.named().items()
         }
+
+
+def forward(
+    nets: Sequence[Net], x: Tensor, memories: Sequence[Memory] | None = None
+) -> list[tuple[Tensor, Tensor | None]]:
+    """Run several kinds of networks of the same members, such as actors and critics.
+
+    Their recurrent layers, where most operations are, run as one.
+
+    Args:
+        nets: which have the same widths, if they are recurrent.
+        x: (N, rows, columns), normalised, of which each kind reads the first that it needs.
+        memories: of recurrent networks, one for each kind.
+
+    Returns:
+        Of each kind, the outputs that act and the recurrent state after them; None without one.
+    """
+    tops = [net.hidden(x) for net in nets]
+    states: Sequence[Tensor | None] = [None] * len(nets)
+    if cell := nets[0].spec.cell:
+        if memories is None:
+            raise ValueError("recurrent networks need a memory")
+        weights = {name: torch.cat([net.weights[name] for net in nets]) for name in WEIGHTS}
+        shown, state = unrolled(cell, weights, torch.cat(tops), joined(memories))
+        tops, states = [*shown.chunk(len(nets))], state.chunk(len(nets))
+    found = []
+    for net, top, state in zip(nets, tops, states, strict=True):
+        output = net.head(next(iter(net.spec.heads)), top)
+        if net.spec.seat_column is not None:
+            first, second = output.view(-1, 2, *output.shape[1:]).unbind(1)
+            output = torch.where(is_second(x, net.spec.seat_column), second, first)
+        found.append((output, state))
+    return found
 
 
 def check_tensors(spec: NetSpec, given: Mapping[str, Tensor]) -> None:

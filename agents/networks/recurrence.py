@@ -15,7 +15,7 @@ h, then c.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +27,8 @@ from sweepd.agents.networks.part import Part
 # By kind of cell: gates, and size of the recurrent state, in units of the width.
 GATES = {"gru": 3, "lstm": 4}
 STATE_SIZE = {"gru": 1, "lstm": 2}
+WEIGHTS = ("rnn.weight_ih", "rnn.weight_hh", "rnn.bias_ih", "rnn.bias_hh")
+State = tuple[Tensor, ...]
 
 
 class Memory(NamedTuple):
@@ -34,8 +36,7 @@ class Memory(NamedTuple):
 
     Attributes:
         state: (N, S, state size), before the first step.
-        starts: (N or fewer, steps, S) bool, where an episode starts and the state is zeroed; None:
-            nowhere, and there is one step. With fewer, networks g, g + fewer, … share them.
+        starts: (N, steps, S) bool, where an episode starts and the state is zeroed; None: nowhere.
         live: likewise, where the state advances; None: everywhere.
     """
 
@@ -44,15 +45,22 @@ class Memory(NamedTuple):
     live: Tensor | None = None
 
 
+def joined(memories: Sequence[Memory]) -> Memory:
+    """Return the memory of several kinds of networks together."""
+    state, starts, live = zip(*memories, strict=True)
+    return Memory(
+        torch.cat(state),
+        None if starts[0] is None else torch.cat(starts),
+        None if live[0] is None else torch.cat(live),
+    )
+
+
 def parts(cell: str, width: int) -> list[Part]:
     """Return the weights of a cell; none for ""."""
     if not cell:
         return []
     gates = GATES[cell] * width
-    return [
-        *(Part(f"rnn.{name}", width, gates, "cell") for name in ("weight_ih", "weight_hh")),
-        *(Part(f"rnn.{name}", 1, gates, "cell") for name in ("bias_ih", "bias_hh")),
-    ]
+    return [Part(name, width if "weight" in name else 1, gates, "cell") for name in WEIGHTS]
 
 
 def unrolled(
@@ -68,42 +76,72 @@ def unrolled(
     """
     count, _, width = x.shape
     sequences = memory.state.shape[1]
+    steps = x.shape[1] // sequences
     # The inputs' part of all steps is one product; only the state's part is sequential.
     from_input = affine(x, weights["rnn.weight_ih"], weights["rnn.bias_ih"])
+    from_input = from_input.view(count, steps, sequences, -1)
     step_of = _gru if cell == "gru" else _lstm
-    state, shown = memory.state, []
-    for step, own in enumerate(
-        from_input.view(count, -1, sequences, from_input.shape[-1]).unbind(1)
-    ):
+    weight, bias = weights["rnn.weight_hh"], weights["rnn.bias_hh"]
+    before: list[Tensor] = []  # h before each step
+    if torch.is_grad_enabled():
+        biases = _Biases.apply(weight, bias, steps, sequences, before)  # type: ignore[no-untyped-call]
+        weight = weight.detach()
+    else:
+        biases = [bias] * steps
+    # h, or h and c. (Not side by side in the loop: autograd would copy the halves.)
+    state, shown = memory.state.split(width, -1), []
+    for step, (own, bias) in enumerate(zip(from_input.unbind(1), biases, strict=True)):
         if memory.starts is not None:
-            state = torch.where(memory.starts[:, step].unsqueeze(-1), 0.0, state)
-        from_state = affine(state[..., :width], weights["rnn.weight_hh"], weights["rnn.bias_hh"])
-        after = step_of(state, own, from_state)
+            starts = memory.starts[:, step].unsqueeze(-1)
+            state = tuple(torch.where(starts, 0.0, part) for part in state)
+        before.append(state[0].detach())
+        after = step_of(state, own, torch.baddbmm(bias, state[0], weight))
         if memory.live is not None:
-            after = torch.where(memory.live[:, step].unsqueeze(-1), after, state)
+            live = memory.live[:, step].unsqueeze(-1)
+            pairs = zip(after, state, strict=True)
+            after = tuple(torch.where(live, new, old) for new, old in pairs)
         state = after
-        shown.append(state[..., :width])
-    return torch.stack(shown, 1).view(x.shape), state
+        shown.append(state[0])
+    return torch.stack(shown, 1).view(x.shape), torch.cat(state, -1)
 
 
-def _gru(state: Tensor, from_input: Tensor, from_state: Tensor) -> Tensor:
-    width = state.shape[-1]
-    gates = sigmoid(from_input[..., : 2 * width] + from_state[..., : 2 * width])
-    reset, update = gates.chunk(2, -1)
+class _Biases(torch.autograd.Function):
+    """The bias of h's product, once for each step; through it flow the gradients of its weights.
+
+    So these are one product over all steps, instead of a sum of products.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, weight: Tensor, bias: Tensor, steps: int, sequences: int, before: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        ctx.before = before  # filled by the steps
+        every = bias.expand(-1, sequences, -1)
+        return tuple(every.clone() for _ in range(steps))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad, before = torch.cat(grads, 1), torch.cat(ctx.before, 1)
+        ones = grad.new_ones(grad.shape[0], 1, grad.shape[1])
+        return torch.bmm(before.mT, grad), torch.bmm(ones, grad), None, None, None
+
+
+def _gru(state: State, from_input: Tensor, from_state: Tensor) -> State:
+    width = state[0].shape[-1]
+    sums, in_new = from_input.split([2 * width, width], -1)
+    own_sums, own_new = from_state.split([2 * width, width], -1)
+    reset, update = sigmoid(sums + own_sums).chunk(2, -1)
     # The reset gate acts on U_n h + b, as in torch.
-    new = torch.tanh(
-        torch.addcmul(from_input[..., 2 * width :], reset, from_state[..., 2 * width :])
-    )
-    return torch.lerp(new, state, update)  # n + z (h - n)
+    new = torch.tanh(torch.addcmul(in_new, reset, own_new))
+    return (torch.lerp(new, state[0], update),)  # n + z (h - n)
 
 
-def _lstm(state: Tensor, from_input: Tensor, from_state: Tensor) -> Tensor:
-    width = state.shape[-1] // 2
-    sums = from_input + from_state
-    in_gate, forget = sigmoid(sums[..., : 2 * width]).chunk(2, -1)
-    new, out_gate = torch.tanh(sums[..., 2 * width : 3 * width]), sigmoid(sums[..., 3 * width :])
-    cell = torch.addcmul(forget * state[..., width:], in_gate, new)
-    return torch.cat((out_gate * torch.tanh(cell), cell), -1)
+def _lstm(state: State, from_input: Tensor, from_state: Tensor) -> State:
+    width = state[0].shape[-1]
+    sums, in_new, in_out = (from_input + from_state).split([2 * width, width, width], -1)
+    in_gate, forget = sigmoid(sums).chunk(2, -1)
+    cell = torch.addcmul(forget * state[1], in_gate, torch.tanh(in_new))
+    return sigmoid(in_out) * torch.tanh(cell), cell
 
 
 def sigmoid(x: Tensor) -> Tensor:
