@@ -79,7 +79,10 @@ def unrolled(
     steps = x.shape[1] // sequences
     # The inputs' part of all steps is one product; only the state's part is sequential.
     from_input = affine(x, weights["rnn.weight_ih"], weights["rnn.bias_ih"])
-    from_input = from_input.view(count, steps, sequences, -1)
+    # Cut here rather than in every step, whose gradients autograd would put together again.
+    sizes = [2 * width, width] if cell == "gru" else [4 * width]
+    own_parts = from_input.view(count, steps, sequences, -1).split(sizes, -1)
+    of_steps = zip(*(part.unbind(1) for part in own_parts), strict=True)
     step_of = _gru if cell == "gru" else _lstm
     weight, bias = weights["rnn.weight_hh"], weights["rnn.bias_hh"]
     before: list[Tensor] = []  # h before each step
@@ -90,7 +93,7 @@ def unrolled(
         biases = [bias] * steps
     # h, or h and c. (Not side by side in the loop: autograd would copy the halves.)
     state, shown = memory.state.split(width, -1), []
-    for step, (own, bias) in enumerate(zip(from_input.unbind(1), biases, strict=True)):
+    for step, (own, bias) in enumerate(zip(of_steps, biases, strict=True)):
         if memory.starts is not None:
             starts = memory.starts[:, step].unsqueeze(-1)
             state = tuple(torch.where(starts, 0.0, part) for part in state)
@@ -113,7 +116,7 @@ class _Biases(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, bias: Tensor, steps: int, sequences: int, before: list[Tensor]
+        ctx: Any, _weight: Tensor, bias: Tensor, steps: int, sequences: int, before: list[Tensor]
     ) -> tuple[Tensor, ...]:
         ctx.before = before  # filled by the steps
         every = bias.expand(-1, sequences, -1)
@@ -126,9 +129,9 @@ class _Biases(torch.autograd.Function):
         return torch.bmm(before.mT, grad), torch.bmm(ones, grad), None, None, None
 
 
-def _gru(state: State, from_input: Tensor, from_state: Tensor) -> State:
+def _gru(state: State, from_input: State, from_state: Tensor) -> State:
     width = state[0].shape[-1]
-    sums, in_new = from_input.split([2 * width, width], -1)
+    sums, in_new = from_input
     own_sums, own_new = from_state.split([2 * width, width], -1)
     reset, update = sigmoid(sums + own_sums).chunk(2, -1)
     # The reset gate acts on U_n h + b, as in torch.
@@ -136,9 +139,9 @@ def _gru(state: State, from_input: Tensor, from_state: Tensor) -> State:
     return (torch.lerp(new, state[0], update),)  # n + z (h - n)
 
 
-def _lstm(state: State, from_input: Tensor, from_state: Tensor) -> State:
+def _lstm(state: State, from_input: State, from_state: Tensor) -> State:
     width = state[0].shape[-1]
-    sums, in_new, in_out = (from_input + from_state).split([2 * width, width, width], -1)
+    sums, in_new, in_out = (from_input[0] + from_state).split([2 * width, width, width], -1)
     in_gate, forget = sigmoid(sums).chunk(2, -1)
     cell = torch.addcmul(forget * state[1], in_gate, torch.tanh(in_new))
     return sigmoid(in_out) * torch.tanh(cell), cell
