@@ -200,10 +200,6 @@ class OffPolicy(Program):
     def _trained(self) -> dict[str, Trained]:
         """Return the networks as `ReplayKernel` takes them."""
 
-    def _target_entropy(self) -> Tensor:
-        """Return (G,), the entropy of an action that a temperature is tuned for."""
-        return torch.zeros(self.shape.slots, device=self.device)
-
     def _optimizers(self) -> list[tuple[Adam, float]]:
         """Return the optimizers, each with the factor on the members' learning rate."""
         return [(adam, 1.0) for adam in self.optimizers.values()]
@@ -314,17 +310,14 @@ class OffPolicy(Program):
     def _train_native(self, rows: Tensor, noise: Tensor | None) -> None:
         """Do what `_train` does, with the native kernels."""
         assert self._native is not None
-        tally, values = self._tally, self.networks[self._learned].normalisers
-        terms = {
-            "gamma": self.numbers["gamma"][:, 0],
-            "tau": self.numbers["soft_update_tau"][:, 0],
-            "max_norm": self.numbers["max_grad_norm"][:, 0],
-            "value_avg": values["value_avg"][:, 0, 0],
-            "value_std": values["value_std"][:, 0, 0],
-            "target_entropy": self._target_entropy(),
+        tally = self._tally
+        numbers = {
+            "target_entropy": torch.zeros(self.shape.slots),  # for D3QN, which has none
+            **self.numbers,
+            **self.networks[self._learned].normalisers,
         }
-        tally.totals, updates, diverged = self._native(rows, noise, terms, tally.running)
-        tally.updates.copy_(updates)
+        tally.totals, diverged = self._native(rows, noise, numbers, tally.running)
+        tally.updates.copy_(tally.totals.pop("updates"))
         self._diverged |= diverged
 
     def _gradient_step(self, rows: Tensor, noise: Tensor | None = None) -> None:

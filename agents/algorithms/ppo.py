@@ -187,6 +187,7 @@ class PPO(Program):
         batches = index.batches(self.streams.permutations(shape.epochs, index.items))
         self.optimizer.lr = self._learning_rates()
         self.optimizer.prepare()
+        # Before the gradient steps: their losses depend on the value normalisers.
         self._scale_values()
         # Members that stop early or diverge stay in the batch, so no tensor changes its shape.
         learns = self._live & ~self._diverged
@@ -205,23 +206,14 @@ class PPO(Program):
     def _train_native(self, batches: Tensor, learns: Tensor) -> dict[str, Tensor]:
         """Do what `_train` does, with the native kernels."""
         assert self._native is not None
-        population, minibatch = self.population, self.shape.minibatch
-        numbers = {name: number[:, 0] for name, number in self.numbers.items()}
-        unit, target = population.value_unit()[:, 0, 0], numbers["target_kl"]
-        terms = {
-            "low": 1.0 - numbers["clip"],
-            "high": 1.0 + numbers["clip"],
-            "clip": numbers["clip"],
-            "d_entropy": numbers["entropy_coef"] / -minibatch,
-            "unit": unit,
-            "d_value": numbers["value_coef"] * (population.value_std[:, 0, 0] / unit) / minibatch,
-            "value_avg": population.value_avg[:, 0, 0],
-            "value_std": population.value_std[:, 0, 0],
-            "max_norm": numbers["max_grad_norm"],
-            "target_kl": torch.where(target > 0, target, torch.inf),
-            "highest_log_std": numbers["initial_log_std"].clamp(min=0.0),
+        population = self.population
+        numbers = {
+            **self.numbers,
+            "value_avg": population.value_avg,
+            "value_std": population.value_std,
+            "value_unit": population.value_unit(),
         }
-        stats, diverged = self._native(batches, terms, learns)
+        stats, diverged = self._native(batches, numbers, learns)
         self._diverged |= diverged
         return stats
 

@@ -135,7 +135,7 @@ class SAC(OffPolicy):
         with torch.enable_grad():
             action, log_prob = self._sample(batch.obs, noise[1])
         # The gradient is written by hand: it is the batch mean, and alpha is a single number.
-        wanted = self._target_entropy().unsqueeze(1)
+        wanted = numbers["target_entropy"] * self.shape.action_dim
         self.alpha_optimizer.grad[0] = -(wanted + log_prob.detach()).mean(1, keepdim=True)
         alpha_norm = self.alpha_optimizer.grad[..., 0].abs()
         running = self._diverge(running, alpha_norm[0])
@@ -166,9 +166,6 @@ class SAC(OffPolicy):
             **{name: Trained.of(net, adams.get(name)) for name, net in self.networks.items()},
             "alpha": Trained(self.alpha_log[0], None, self.alpha_optimizer),
         }
-
-    def _target_entropy(self) -> Tensor:
-        return self.numbers["target_entropy"][:, 0] * self.shape.action_dim
 
     def _noise(self, steps: int) -> Tensor:
         shape = self.shape

@@ -16,11 +16,12 @@ from sweepd.agents.networks.net import Net
 from sweepd.agents.networks.recurrence import Memory
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.native.build import TORCH, VARIABLE
+from sweepd.envs.native.structs import c_constant
 from sweepd.envs.native.use import NativeLibrary, turned_off
 from sweepd.envs.support.errors import InputError
 
 _ALGORITHMS = ("ppo", "sac", "d3qn")
-_DEEPEST = 8  # hidden layers; as in network.h
+_DEEPEST = c_constant(SOURCE, "DEEPEST")  # hidden layers
 _NATIVE = f"native {DIGEST}"  # the record of these kernels
 KERNELS = NativeLibrary(
     "training",

@@ -1,9 +1,9 @@
 """The native kernels, called through ctypes.
 
-ctypes rather than a binding library: a call takes one struct of sizes and pointers, so there is
-nothing to generate, no Python header to compile against, and a library serves every version of
-Python. The interpreter's lock is released during calls, so each call has arguments of its own:
-several threads may call the same kernel.
+ctypes rather than a binding library: a call takes one struct of sizes and pointers, whose fields are
+read from the sources (`sweepd.envs.native.structs`). So there is no Python header to compile
+against, and a library serves every version of Python. The interpreter's lock is released during
+calls, so each call has arguments of its own: several threads may call the same kernel.
 
 The kernels compute what torch computes in `sweepd.agents.networks.net`,
 `sweepd.agents.networks.distributions` and `sweepd.agents.algorithms.ppo`, to rounding. In addition,
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import POINTER, c_int32, c_int64, c_void_p
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -31,80 +31,12 @@ from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.items import Items
 from sweepd.envs.native import threads
+from sweepd.envs.native.structs import CStruct, c_struct
 
 SOURCE = Path(__file__).with_name("src") / "kernels.cpp"
-# Rows of `Update.terms` and `Update.stats`, as in ppo.h.
-TERMS = (
-    "low",
-    "high",
-    "clip",
-    "d_entropy",
-    "unit",
-    "d_value",
-    "value_avg",
-    "value_std",
-    "max_norm",
-    "target_kl",
-    "highest_log_std",
-)
-STATS = (
-    "value_loss",
-    "approx_kl",
-    "clip_fraction",
-    "actor_norm",
-    "critic_norm",
-    "entropy",
-    "updates",
-)
-
-
-class _Items(ctypes.Structure):
-    """`Items` of items.h."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("vocabulary", "width", "places", "bare", "plain")),
-        *((name, c_int64) for name in ("groups", "features", "facts")),
-        ("members", c_void_p),
-        ("known", c_void_p),
-    )
-
-
-class _Outputs(ctypes.Structure):
-    """`Outputs` of policy.h."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("slots", "rows", "width", "depth", "inputs", "outputs")),
-        *((name, c_int64) for name in ("heads", "linear_top", "activation")),
-        *((name, c_int64) for name in ("sets", "seat_column")),
-        *((name, c_int64) for name in ("obs_stride", "stride", "out_stride", "obs_row")),
-        ("obs", c_void_p),
-        ("weights", c_void_p),
-        ("places", c_void_p),
-        ("head_sizes", c_void_p),
-        ("items", POINTER(_Items)),
-        ("result", c_void_p),
-        ("threads", c_int64),
-    )
-
-
-class _Update(ctypes.Structure):
-    """`Update` of ppo.h."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("slots", "width", "depth")),
-        ("inputs", c_int64 * 2),
-        *((name, c_int64) for name in ("actions", "activation", "choices", "chained", "masked")),
-        *((name, c_int64) for name in ("minibatch", "steps", "obs_columns", "side_columns")),
-        *((name, c_int64) for name in ("flag_columns", "mask_bytes", "byte_obs", "stride")),
-        *((name, c_int64) for name in ("sets", "seat_column")),
-        ("items", POINTER(_Items)),
-        ("options", c_void_p),
-        ("places", c_void_p * 2),
-        *((name, c_void_p) for name in ("flat", "m", "v", "obs", "side", "flags", "masks")),
-        *((name, c_void_p) for name in ("rows", "state_avg", "state_std", "terms", "adam")),
-        *((name, c_void_p) for name in ("adam_steps", "learns", "stats", "diverged", "scratch")),
-        ("threads", c_int64),
-    )
+_Items, _Outputs, _Update = (c_struct(SOURCE, name) for name in ("Items", "Outputs", "Update"))
+_Numbers, _Stats = c_struct(SOURCE, "PPONumbers"), c_struct(SOURCE, "PPOStats")
+_Adam = c_struct(SOURCE, "AdamNumbers")
 
 
 def places(spec: NetSpec, parts: Sequence[Part] | None = None) -> Tensor:
@@ -131,19 +63,29 @@ class Kernels:
     """The functions of the compiled library."""
 
     def __init__(self, library: Path) -> None:
-        self._lib = lib = ctypes.CDLL(str(library))
-        lib.sweepd_scratch.restype = c_int64
-        lib.sweepd_scratch.argtypes = [POINTER(_Update)]
-        lib.sweepd_update.restype, lib.sweepd_outputs.restype = None, c_int32
-        lib.sweepd_update.argtypes = [POINTER(_Update)]
-        lib.sweepd_outputs.argtypes = [POINTER(_Outputs)]
+        self._lib = ctypes.CDLL(str(library))
+        self._outputs = self._lib.sweepd_outputs
+        self._outputs.argtypes, self._outputs.restype = [POINTER(_Outputs)], c_int32
 
-    def off_policy(self, algorithm: str) -> tuple[Any, Any]:
-        """Return the gradient steps of "sac" or "d3qn", and the function that sizes its scratch."""
+    def run_outputs(self, networks: CStruct, obs: Tensor, into: Tensor) -> bool:
+        """Run described networks; return whether all ids of items are in the vocabulary."""
+        if obs.stride(2) != 1:
+            obs = obs.contiguous()
+        # Not by `but`, which takes ten microseconds more: this is part of every step.
+        arguments = _Outputs.from_buffer_copy(networks)
+        arguments.rows, arguments.obs = obs.shape[1], obs.data_ptr()
+        arguments.obs_stride, arguments.obs_row, _ = obs.stride()
+        arguments.result, arguments.out_stride = into.data_ptr(), into.stride(0)
+        arguments.threads = threads.count()
+        return bool(self._outputs(arguments))
+
+    def gradient_steps(self, algorithm: str, arguments: type[CStruct]) -> GradientSteps:
+        """Return the function that makes an algorithm's gradient steps."""
         run = getattr(self._lib, f"sweepd_{algorithm}")
         scratch = getattr(self._lib, f"sweepd_{algorithm}_scratch")
+        run.argtypes = scratch.argtypes = [POINTER(arguments)]
         run.restype, scratch.restype = None, c_int64
-        return run, scratch
+        return GradientSteps(run, scratch)
 
     def functions(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return e^x, log x and tanh x of (n,) numbers, n a multiple of 16; for tests."""
@@ -154,33 +96,59 @@ class Kernels:
         return found
 
 
-class _ItemLayout:
-    """The layout of observations with items, in memory for the kernels; kept as long as this."""
+class GradientSteps:
+    """The gradient steps of a program that follow a rollout, with memory that calls share.
 
-    def __init__(self, items: Items, item_width: int) -> None:
-        names = [name for name, _ in items.features]
-        self._members = torch.tensor(
-            [[group.count, *(name in group.features for name in names)] for group in items.groups]
-        )
-        self._known = torch.tensor(items.facts) if items.fact_count else torch.empty(0)
-        self.pointer = ctypes.pointer(
-            _Items(
-                vocabulary=items.vocabulary,
-                width=item_width,
-                places=items.places,
-                bare=sum(group.count for group in items.groups if not group.features),
-                plain=len(items.plain),
-                groups=len(items.groups),
-                features=len(items.features),
-                facts=items.fact_count,
-                members=self._members.data_ptr(),
-                known=self._known.data_ptr(),
-            )
-        )
+    They change the program's weights, so calls from several threads follow each other.
+
+    Args:
+        run: the library's function.
+        scratch: returns the floats of memory that it needs.
+    """
+
+    def __init__(self, run: Callable[[CStruct], None], scratch: Callable[[CStruct], int]) -> None:
+        self._run, self._size = run, scratch
+        self._scratch, self._calls = torch.empty(0), threading.Lock()
+
+    def __call__(self, arguments: CStruct, made: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Make the steps.
+
+        Args:
+            arguments: all but `scratch` and `threads`.
+            made: counts of optimizers' steps, and what the call adds to each; (G,) each.
+        """
+        arguments = arguments.but(threads=threads.count())
+        size = self._size(arguments)
+        with self._calls:
+            if len(self._scratch) < size:
+                self._scratch = torch.empty(size)
+            self._run(arguments.but(scratch=self._scratch))
+            for count, steps in made:
+                count += steps
 
 
-def _item_layout(items: Items | None, item_width: int) -> _ItemLayout | None:
-    return None if items is None else _ItemLayout(items, item_width)
+def adam_numbers(optimizer: Adam) -> Tensor:
+    """Return an optimizer's numbers as the kernels take them, (G, 3)."""
+    return _Adam.stacked(vars(optimizer))
+
+
+def _item_layout(items: Items | None, item_width: int) -> CStruct | None:
+    if items is None:
+        return None
+    names = [name for name, _ in items.features]
+    members = [[group.count, *(name in group.features for name in names)] for group in items.groups]
+    return _Items(
+        vocabulary=items.vocabulary,
+        width=item_width,
+        places=items.places,
+        bare=sum(group.count for group in items.groups if not group.features),
+        plain=len(items.plain),
+        groups=len(items.groups),
+        features=len(items.features),
+        facts=items.fact_count,
+        members=torch.tensor(members),
+        known=torch.tensor(items.facts),
+    )
 
 
 class NetKernel:
@@ -193,14 +161,9 @@ class NetKernel:
     """
 
     def __init__(self, kernels: Kernels, net: Net, at: Tensor | None = None) -> None:
-        self._lib, spec = kernels._lib, net.spec
+        self._kernels, spec = kernels, net.spec
         self._vocabulary = spec.items.vocabulary if spec.items else 0
         self._acting, self._outputs = next(iter(spec.heads.values())), sum(spec.heads.values())
-        layout = _item_layout(spec.items, spec.item_width)
-        at = places(spec) if at is None else at
-        heads = torch.tensor([*spec.heads.values()])
-        # Addresses do not keep tensors alive.
-        self._kept = [net.flat, layout, heads, at]
         self._networks = _Outputs(
             slots=len(net.flat),
             width=spec.hidden[0],
@@ -213,10 +176,10 @@ class NetKernel:
             sets=spec.policies,
             seat_column=spec.seat_column or 0,
             stride=net.flat.shape[1] // spec.policies,
-            weights=net.flat.data_ptr(),
-            places=at.data_ptr(),
-            head_sizes=heads.data_ptr(),
-            items=None if layout is None else layout.pointer,
+            weights=net.flat,
+            places=places(spec) if at is None else at,
+            head_sizes=torch.tensor([*spec.heads.values()]),
+            items=_item_layout(spec.items, spec.item_width),
         )
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -233,15 +196,7 @@ class NetKernel:
             RunError: an item's id is not in the vocabulary.
         """
         into = torch.empty(*x.shape[:2], self._outputs)
-        arguments, strides = _Outputs.from_buffer_copy(self._networks), x.stride()
-        if strides[2] != 1:
-            x = x.contiguous()
-            strides = x.stride()
-        arguments.rows, arguments.obs = x.shape[1], x.data_ptr()
-        arguments.obs_stride, arguments.obs_row, _ = strides
-        arguments.result, arguments.out_stride = into.data_ptr(), into.stride(0)
-        arguments.threads = threads.count()
-        if not self._lib.sweepd_outputs(arguments):
+        if not self._kernels.run_outputs(self._networks, x, into):
             raise unknown_item(self._vocabulary)
         return into
 
@@ -259,8 +214,6 @@ class Rollout(Protocol):
 
 class UpdateKernel:
     """All gradient steps of a program's rollouts.
-
-    They change the program's weights, so calls from several threads follow each other.
 
     Args:
         kernels: the library.
@@ -282,14 +235,9 @@ class UpdateKernel:
         state_avg: Tensor,
         state_std: Tensor,
     ) -> None:
-        self._lib, self._optimizer = kernels._lib, optimizer
+        self._run, self._optimizer = kernels.gradient_steps("ppo", _Update), optimizer
         slots, sets = shape.slots, shape.sets_per_member
         weights = nets[0].flat  # the critics' follow
-        self._slots, self._calls = slots, threading.Lock()
-        options, layout = torch.tensor(shape.choices), _item_layout(shape.items, shape.item_width)
-        at = [places(net.spec) for net in nets]
-        # Addresses do not keep tensors alive.
-        self._kept = [nets, rollout, state_avg, state_std, options, layout, *at]
         self._program = _Update(
             slots=slots,
             width=shape.net_width,
@@ -309,53 +257,43 @@ class UpdateKernel:
             stride=weights.shape[1] // sets,
             sets=sets,
             seat_column=shape.seat_column or 0,
-            items=None if layout is None else layout.pointer,
-            options=options.data_ptr(),
-            places=tuple(place.data_ptr() for place in at),
-            flat=weights.data_ptr(),
-            m=optimizer.m.data_ptr(),
-            v=optimizer.v.data_ptr(),
-            obs=rollout.obs.data_ptr(),
-            side=rollout.side.data_ptr(),
-            flags=rollout.flags.data_ptr(),
-            masks=rollout.packed_masks.data_ptr(),
-            state_avg=state_avg.data_ptr(),
-            state_std=state_std.data_ptr(),
-            adam_steps=optimizer.step.data_ptr(),
+            items=_item_layout(shape.items, shape.item_width),
+            options=torch.tensor(shape.choices),
+            places=tuple(places(net.spec) for net in nets),
+            flat=weights,
+            m=optimizer.m,
+            v=optimizer.v,
+            obs=rollout.obs,
+            side=rollout.side,
+            flags=rollout.flags,
+            masks=rollout.packed_masks,
+            state_avg=state_avg,
+            state_std=state_std,
+            adam_steps=optimizer.step,
         )
-        self._scratch = torch.empty(0)
 
     def __call__(
-        self, rows: Tensor, terms: Mapping[str, Tensor], learns: Tensor
+        self, rows: Tensor, numbers: Mapping[str, Tensor], learns: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Make the gradient steps of a rollout.
 
         Args:
             rows: (steps, G * minibatch), transitions of the rollout.
-            terms: (G,) each, the `TERMS` of the losses.
+            numbers: (G, …) each, those of `PPONumbers` in loss.h.
             learns: (G,) bool, members to update.
 
         Returns:
-            (G,) each, the `STATS` of the last minibatch; and (G,) bool, members whose gradients
-            were not finite.
+            (G,) each, `PPOStats` in ppo.h; and (G,) bool, members whose gradients were not finite.
         """
-        optimizer, arguments = self._optimizer, _Update.from_buffer_copy(self._program)
-        rows, numbers = rows.contiguous(), torch.stack([terms[name] for name in TERMS])
-        adam = torch.tensor(
-            [optimizer.lr, optimizer.eps, optimizer.weight_decay], dtype=torch.float64
+        (stats, found), diverged = _Stats.zeros(len(learns)), torch.zeros_like(learns)
+        arguments = self._program.but(
+            steps=rows.shape[0],
+            rows=rows.contiguous(),
+            numbers=_Numbers.stacked(numbers),
+            adam=adam_numbers(self._optimizer),
+            learns=learns,
+            stats=stats,
+            diverged=diverged,
         )
-        found = torch.zeros(len(STATS), self._slots)
-        diverged = torch.zeros(self._slots, dtype=torch.bool)
-        arguments.steps, arguments.rows = rows.shape[0], rows.data_ptr()
-        arguments.terms, arguments.adam = numbers.data_ptr(), adam.data_ptr()
-        arguments.stats, arguments.diverged = found.data_ptr(), diverged.data_ptr()
-        arguments.learns, arguments.threads = learns.data_ptr(), threads.count()
-        size = self._lib.sweepd_scratch(arguments)
-        stats = dict(zip(STATS, found, strict=True))
-        with self._calls:
-            if len(self._scratch) < size:
-                self._scratch = torch.empty(size)
-            arguments.scratch = self._scratch.data_ptr()
-            self._lib.sweepd_update(arguments)
-            optimizer.step += stats["updates"]
-        return stats, diverged
+        self._run(arguments, [(self._optimizer.step, found["updates"])])
+        return found, diverged

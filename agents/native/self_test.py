@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.engine.population import Population
-from sweepd.agents.native.kernels import SOURCE, TERMS, Kernels, NetKernel, UpdateKernel, places
-from sweepd.agents.native.off_policy import TERMS as REPLAY_TERMS
+from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel, UpdateKernel, places
 from sweepd.agents.native.off_policy import ReplayKernel, Trained
 from sweepd.agents.networks.activation import ACTIVATIONS
 from sweepd.agents.networks.distributions import distribution_of
@@ -87,6 +86,11 @@ _OFF_POLICY = (
 )
 _RATES = [1e-3, 2e-3]
 _LINEAR = ("weight", "bias")
+_PPO_NUMBERS = {"clip": 0.25, "entropy_coef": 0.05, "target_kl": 0.0, "initial_log_std": 0.0}
+_PPO_NUMBERS |= {"value_coef": 0.5, "max_grad_norm": 1.0}
+_PPO_NUMBERS |= {"value_avg": 1.0, "value_std": 1.0, "value_unit": 1.0}
+_REPLAY_NUMBERS = {"gamma": 0.5, "soft_update_tau": 0.5, "max_grad_norm": 0.5}
+_REPLAY_NUMBERS |= {"target_entropy": 0.1, "value_avg": 0.5, "value_std": 1.25}
 
 
 @dataclass
@@ -118,6 +122,11 @@ def _numbers(*size: int, scale: float = 1.0) -> Tensor:
     return (((index * index * 7919 + index * 104729) % 2053 - 1026) * (scale / 1024)).view(size)
 
 
+def _both(numbers: dict[str, float]) -> dict[str, Tensor]:
+    """Return numbers that both members have."""
+    return {name: torch.tensor([number] * 2) for name, number in numbers.items()}
+
+
 def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
     population = Population(shape, torch.device("cpu"))
     flat, nets = population.flat, (population.actor, population.critic)
@@ -135,18 +144,10 @@ def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
     stored = (shape.horizon + 1) * shape.num_envs
     order = (torch.arange(2 * shape.minibatch) * 37) % shape.samples
     rows = torch.stack((order, order + stored)).view(2, 2, -1).transpose(0, 1).reshape(2, -1)
-    terms = dict.fromkeys(TERMS, torch.ones(shape.slots)) | {
-        "low": torch.full((2,), 0.75),
-        "high": torch.full((2,), 1.25),
-        "clip": torch.full((2,), 0.25),
-        "d_entropy": torch.full((2,), -0.001),
-        "d_value": torch.full((2,), 0.01),
-        "target_kl": torch.full((2,), torch.inf),
-        "highest_log_std": torch.zeros(2),
-    }
     state = torch.zeros(shape.slots, 1, shape.obs_dim), torch.ones(shape.slots, 1, shape.obs_dim)
     update = UpdateKernel(kernels, shape, nets, optimizer, rollout, *state)
-    stats, _ = update(rows, terms, torch.ones(shape.slots, dtype=torch.bool))
+    every = torch.ones(shape.slots, dtype=torch.bool)
+    stats, _ = update(rows, _both(_PPO_NUMBERS), every)
     obs = rollout.obs.flatten(1, 2).float()
     results = [NetKernel(kernels, net)(obs) for net in nets]
     return [flat, optimizer.m, optimizer.v, *stats.values(), *results]
@@ -185,16 +186,14 @@ def _after_replays(kernels: Kernels, shape: Shape) -> list[Tensor]:
     order = torch.arange(shape.updates * shape.minibatch) * 37 % shape.buffer
     rows = torch.stack((order, order + shape.buffer)).view(slots, shape.updates, -1)
     noise = _numbers(shape.updates, 2, slots, shape.minibatch, actions, scale=2.0)
-    terms = dict.fromkeys(REPLAY_TERMS, torch.full((slots,), 0.5)) | {
-        "value_std": torch.full((slots,), 1.25)
-    }
-    learns = torch.ones(slots, dtype=torch.bool)
-    stats, updates, _ = run(rows.transpose(0, 1).reshape(shape.updates, -1), noise, terms, learns)
+    rows = rows.transpose(0, 1).reshape(shape.updates, -1)
+    every = torch.ones(slots, dtype=torch.bool)
+    stats, _ = run(rows, noise, _both(_REPLAY_NUMBERS), every)
     name = "critic" if shape.discrete else "actor"
     outputs = NetKernel(kernels, nets[name], at[name]).outputs(rings["obs"])
     moments = [part for optimizer in optimizers for part in (optimizer.m, optimizer.v)]
     flats = [one.flat for one in trained.values()]
-    return [*flats, *moments, *stats.values(), updates, outputs]
+    return [*flats, *moments, *stats.values(), outputs]
 
 
 def _rollout(shape: Shape) -> _Rollout:

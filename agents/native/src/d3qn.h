@@ -8,6 +8,11 @@
 
 #include "off_policy.h"
 
+// Sums over a member's gradient steps, and their number; names as in `D3QNStats`.
+struct D3QNStats {
+    float critic_loss, value, critic_norm, updates;
+};
+
 class DuelingQ : Learner {
     Own net, target;
 
@@ -60,18 +65,18 @@ class DuelingQ : Learner {
     }
 
 public:
-    static constexpr int STATS = 3;  // loss, value, norm
+    using Stats = D3QNStats;
 
     DuelingQ(const Replayed& u, long g, float*& at)
-        : Learner(u, g, at), net(u, layout(u), u.critic, g, at),
-          target(u, layout(u), u.target, g, at) {}
+        : Learner(u, g, at), net(layout(u), u.critic, g, at),
+          target(layout(u), u.target, g, at) {}
 
     void bring(bool back) {
         if (!back) invert();
         for (Own* one : {&net, &target}) one->bring(back);
     }
 
-    bool step(long step, float* stats) {
+    bool step(long step, Stats& stats) {
         Sum losses, values;
         net.clear_gradient();
         in_chunks([&](long, long first, long count) {
@@ -81,10 +86,10 @@ public:
             loss(count, losses, values);
             backward(net.n, net.w, net.s, count);
         });
-        float size = net.step(t.max_norm);
+        float size = net.step(t.max_grad_norm);
         if (!std::isfinite(size)) return false;
-        target.follow(net, t.tau);
-        stats[0] += mean(losses), stats[1] += mean(values), stats[2] += size;
+        target.follow(net, t.soft_update_tau);
+        stats.critic_loss += mean(losses), stats.value += mean(values), stats.critic_norm += size;
         return true;
     }
 };

@@ -19,7 +19,7 @@
 
 static inline long padded(long n, long to = PANEL) { return (n + to - 1) / to * to; }
 
-// How observations are laid out, as agents/native/kernels.py fills it. (envs/core/items.py)
+// How observations are laid out, filled by agents/native/kernels.py. (envs/core/items.py)
 struct Items {
     int64_t vocabulary, width, places, bare, plain;
     int64_t groups, features, facts;

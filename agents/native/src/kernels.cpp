@@ -11,10 +11,10 @@
 
 extern "C" {
 
-// Floats of `Update::scratch` for these sizes.
-int64_t sweepd_scratch(const Update* u) { return Memory(*u).size(u->threads); }
+// Floats of the arguments' `scratch` for these sizes.
+int64_t sweepd_ppo_scratch(const Update* u) { return Memory(*u).size(u->threads); }
 
-void sweepd_update(const Update* u) { update(*u); }
+void sweepd_ppo(const Update* u) { update(*u); }
 
 int64_t sweepd_d3qn_scratch(const Replayed* u) { return u->threads * memory_of<DuelingQ>(*u); }
 

@@ -5,18 +5,26 @@
 
 #include "network.h"
 
-// The numbers of a member that its loss needs; constant over a rollout.
-struct Terms {
-    float low, high, clip;        // 1 - ε, 1 + ε, ε
-    float d_entropy;              // derivative of the loss by a row's entropy
-    float unit, d_value;          // of value errors; derivative by an output per clipped error
-    float value_avg, value_std;
-    float per_row;                // 1 / B
-    float valid_scale;            // B / number of valid rows of this minibatch
+// The numbers of a member, constant over a rollout. Hyperparameters have the names of `PPOParams`.
+struct PPONumbers {
+    float clip, entropy_coef, value_coef, max_grad_norm, target_kl, initial_log_std;
+    float value_avg, value_std, value_unit;  // V = value_std y + value_avg; the unit of errors
+};
+
+// What the loss of a minibatch needs besides its rows.
+struct Terms : PPONumbers {
+    float minibatch;    // B
+    float valid_scale;  // B / number of valid rows
+
+    // Derivatives of the loss by a row's entropy, and by a critic's output per clipped error.
+    float d_entropy() const { return entropy_coef / -minibatch * valid_scale; }
+    float d_value() const {
+        return value_coef * (value_std / value_unit) / minibatch * valid_scale;
+    }
 };
 
 // Sums over a minibatch's valid rows.
-struct Stats {
+struct Sums {
     Sum kl, clipped, entropy, value_loss;
 };
 
@@ -32,23 +40,23 @@ struct Chunk {
 static inline ivec live(const Chunk& c, long r) { return load(c.s.live + r) > 0; }
 
 // The derivative of the loss by the log-probabilities of rows r … (`surrogate_gradient`).
-static inline vec d_log_prob(const Chunk& c, const Terms& t, Stats& stats, long r, vec log_prob) {
+static inline vec d_log_prob(const Chunk& c, const Terms& t, Sums& sums, long r, vec log_prob) {
     vec old = load(c.column(c.columns - 3) + r);
     vec advantage = load(c.column(c.columns - 2) + r) * t.valid_scale;
     vec log_ratio = log_prob - old, ratio = exponential(log_ratio);
     vec plain = advantage * ratio;
-    vec clipped = at_most(at_least(ratio, all(t.low)), all(t.high)) * advantage;
+    vec clipped = at_most(at_least(ratio, all(1.0f - t.clip)), all(1.0f + t.clip)) * advantage;
     ivec on = live(c, r);
-    stats.kl.add(r, choose(on, ratio - 1.0f - log_ratio, vec{}));
+    sums.kl.add(r, choose(on, ratio - 1.0f - log_ratio, vec{}));
     ivec outside = magnitude(ratio - 1.0f) > t.clip;
-    stats.clipped.add(r, choose(on & outside, all(1.0f), vec{}));
-    return choose(on & (plain <= clipped), plain * -t.per_row, vec{});
+    sums.clipped.add(r, choose(on & outside, all(1.0f), vec{}));
+    return choose(on & (plain <= clipped), plain * (-1.0f / t.minibatch), vec{});
 }
 
 // Independent Gaussians with means y_j and deviations exp(log_std_j):
 //     log p = Σ_j (-u_j²/2 - log_std_j - log(2π)/2),   u = (x - y) / std
 //     d(log p)/dy = u / std,   d(log p)/d(log_std) = u² - 1,   dH/d(log_std) = 1
-static void gaussian_loss(const Chunk& c, const Terms& t, const float* w, Stats& stats) {
+static void gaussian_loss(const Chunk& c, const Terms& t, const float* w, Sums& sums) {
     const Layout& n = c.n;
     const float* log_std = w + n.log_std;
     float constant = 0;
@@ -58,6 +66,7 @@ static void gaussian_loss(const Chunk& c, const Terms& t, const float* w, Stats&
     std::vector<float> inverse(n.out);  // 1 / std
     for (long j = 0; j < n.out; j++) inverse[j] = exponential(all(-log_std[j]))[0];
     Sum d_total, entropies;
+    const vec d_entropy = all(t.d_entropy());
     for (long r = 0; r < c.rows; r += WIDTH) {
         vec squares = vec{};
         for (long j = 0; j < n.out; j++) {
@@ -65,10 +74,10 @@ static void gaussian_loss(const Chunk& c, const Terms& t, const float* w, Stats&
             squares = fma(u, u, squares);
             store(c.s.d_output + j * CHUNK + r, u);
         }
-        vec d = d_log_prob(c, t, stats, r, squares * -0.5f - constant);
+        vec d = d_log_prob(c, t, sums, r, squares * -0.5f - constant);
         ivec on = live(c, r);
         d_total.add(r, d);
-        entropies.add(r, choose(on, all(t.d_entropy * t.valid_scale), vec{}));
+        entropies.add(r, choose(on, d_entropy, vec{}));
         for (long j = 0; j < n.out; j++) {
             float* place = c.s.d_output + j * CHUNK + r;
             vec u = choose(on, load(place), vec{});
@@ -84,7 +93,7 @@ static void gaussian_loss(const Chunk& c, const Terms& t, const float* w, Stats&
 // earlier choice, and -1e30 where the mask is 0. With p = softmax(z), action a and entropy H:
 //     d(log p_a)/dz_i = [i = a] - p_i,   dH/dz_i = -p_i (log p_i + H)
 static void choices_loss(const Chunk& c, const Terms& t, const float* w,
-                         const std::vector<long>& options, bool masked, Stats& stats) {
+                         const std::vector<long>& options, bool masked, Sums& sums) {
     const Layout& n = c.n;
     float *y = c.s.y, *d_output = c.s.d_output;
     long count = options.size();
@@ -99,6 +108,7 @@ static void choices_loss(const Chunk& c, const Terms& t, const float* w,
                 const float* added = w + n.chain[k - 1] + (first + option(i, r)) * options[k];
                 for (long o = 0; o < options[k]; o++) y[(start + o) * CHUNK + r] += added[o];
             }
+    const vec d_entropy = all(t.d_entropy());
     for (long r = 0; r < c.rows; r += WIDTH) {
         // y becomes p, d_output becomes log p.
         vec log_prob = vec{}, total_entropy = vec{};
@@ -129,10 +139,9 @@ static void choices_loss(const Chunk& c, const Terms& t, const float* w,
             }
             total_entropy += entropy[k];
         }
-        vec d = d_log_prob(c, t, stats, r, log_prob);
+        vec d = d_log_prob(c, t, sums, r, log_prob);
         ivec on = live(c, r);
-        stats.entropy.add(r, choose(on, total_entropy, vec{}));
-        vec d_entropy = all(t.d_entropy * t.valid_scale);
+        sums.entropy.add(r, choose(on, total_entropy, vec{}));
         for (long k = 0, start = 0; k < count; start += options[k++]) {
             vec taken = load(c.column(k) + r);
             for (long o = 0; o < options[k]; o++) {
@@ -154,15 +163,15 @@ static void choices_loss(const Chunk& c, const Terms& t, const float* w,
             }
 }
 
-// c_v / B Σ smooth_l1(e),  e = (V - R) / unit,  V = value_std y + value_avg.
-static void value_loss(const Chunk& c, const Terms& t, Stats& stats) {
-    const float scale = t.d_value * t.valid_scale;
+// c_v / B Σ smooth_l1(e),  e = (V - R) / value_unit.
+static void value_loss(const Chunk& c, const Terms& t, Sums& sums) {
+    const float scale = t.d_value();
     for (long r = 0; r < c.rows; r += WIDTH) {
         vec value = fma(load(c.s.y + r), all(t.value_std), all(t.value_avg));
-        vec error = (value - load(c.column(c.columns - 1) + r)) / t.unit;
+        vec error = (value - load(c.column(c.columns - 1) + r)) / t.value_unit;
         error = choose(live(c, r), error, vec{});
         vec size = magnitude(error);
-        stats.value_loss.add(r, choose(size < 1.0f, size * size * 0.5f, size - 0.5f));
+        sums.value_loss.add(r, choose(size < 1.0f, size * size * 0.5f, size - 0.5f));
         store(c.s.d_output + r, at_most(at_least(error, all(-1.0f)), all(1.0f)) * scale);
     }
 }

@@ -306,10 +306,9 @@ static float norm(const float* grad, long size) {
     return std::sqrt(part[0]);
 }
 
-struct AdamStep {
-    double rate, eps, decay;
-    long count;  // of steps, this one included
-    float clip;  // factor on the gradient
+// Adam's numbers of a member, by the names of `FlatAdam`.
+struct AdamNumbers {
+    double lr, eps, weight_decay;
 };
 
 // base^n by squaring: the C library's pow may differ between its versions and processors.
@@ -320,11 +319,15 @@ static double power(double base, long n) {
     return result;
 }
 
-static void adam(const AdamStep& a, long size, const float* grad, float* w, float* m, float* v) {
+// Make step number `count`, down a gradient of this norm, which is clipped to `max_norm`.
+static void adam(const AdamNumbers& a, long count, float norm, float max_norm, long size,
+                 const float* grad, float* w, float* m, float* v) {
     constexpr double BETA1 = 0.9, BETA2 = 0.999;
-    const vec rate = all((float)(a.rate / (1 - power(BETA1, a.count))));
-    const vec unbias = all((float)(1 / std::sqrt(1 - power(BETA2, a.count))));
-    const vec kept = all((float)(1 - a.rate * a.decay)), eps = all((float)a.eps), clip = all(a.clip);
+    const float share = max_norm / (norm + 1e-6f);
+    const vec clip = all(share < 1 ? share : 1), eps = all((float)a.eps);
+    const vec rate = all((float)(a.lr / (1 - power(BETA1, count))));
+    const vec unbias = all((float)(1 / std::sqrt(1 - power(BETA2, count))));
+    const vec kept = all((float)(1 - a.lr * a.weight_decay));
     const vec b1 = all((float)(1 - BETA1)), b2 = all((float)(1 - BETA2)), beta2 = all((float)BETA2);
     for (long i = 0; i < size; i += WIDTH) {
         vec g = load(grad + i) * clip, first = load(m + i);

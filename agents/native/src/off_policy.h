@@ -9,14 +9,21 @@
 #include "network.h"
 #include "pool.h"
 
-// A network of every member, as agents/native/off_policy.py describes it. (G slots.)
+// A network of every member, which agents/native/off_policy.py describes. (G slots.)
 struct Networks {
-    float *flat, *m, *v;    // (G, stride); target networks have no moments
+    float *flat, *m, *v;      // (G, stride); target networks have no moments
     int64_t stride;
-    const int64_t* places;  // of the parts of a network: `exchange`
-    const double* adam;     // (3, G): rate, epsilon, decay
-    const float* before;    // (G,) steps that Adam has made
-    float* made;            // (G,), written: steps that it makes now
+    const int64_t* places;    // of the parts of a network: `exchange`
+    const AdamNumbers* adam;  // (G,)
+    const float* before;      // (G,) steps that Adam has made
+    float* made;              // (G,), written: steps that it makes now
+};
+
+// The numbers of a member, constant over a rollout. Hyperparameters have the names of `SACParams`.
+struct ReplayNumbers {
+    float gamma, soft_update_tau, max_grad_norm;
+    float target_entropy;        // of SAC; per dimension of an action
+    float value_avg, value_std;  // of a network's output y, the value is value_std y + value_avg
 };
 
 // The arguments. (B minibatch.)
@@ -27,9 +34,9 @@ struct Replayed {
     const int64_t* rows;                  // (updates, G, B)
     const float* noise;                   // (updates, 2, G, B, actions) of SAC
     const float *state_avg, *state_std;   // (G, obs_columns)
-    const float* terms;                   // (6, G): TERMS in off_policy.py
+    const ReplayNumbers* numbers;         // (G,)
     const uint8_t* learns;                // (G,)
-    float* stats;                         // (statistics, G), written: sums over the steps
+    void* stats;                          // (G,), written: sums over the steps, as `Stats` has them
     uint8_t* diverged;                    // (G,), written
     float* scratch;
     int64_t threads;
@@ -38,29 +45,8 @@ struct Replayed {
     Activation activation;
 };
 
-// The numbers of a member, constant over a rollout.
-struct Numbers {
-    float gamma, tau, max_norm;
-    float value_avg, value_std;  // of a network's output y, the value is value_std y + value_avg
-    float target_entropy;        // of a whole action
-
-    Numbers(const Replayed& u, long g) {
-        float* each[] = {&gamma, &tau, &max_norm, &value_avg, &value_std, &target_entropy};
-        for (int i = 0; i < 6; i++) *each[i] = u.terms[i * u.slots + g];
-    }
-};
-
-// Adam's step number `made` of this rollout, with the gradient clipped.
-static AdamStep adam_step(const Replayed& u, const Networks& all, long g, long made, float norm,
-                          float max_norm) {
-    float clip = max_norm / (norm + 1e-6f);
-    return {all.adam[g], all.adam[u.slots + g], all.adam[2 * u.slots + g],
-            (long)all.before[g] + made, clip < 1 ? clip : 1};
-}
-
 // One member's network: its private copy, which lasts for the steps of a rollout.
 struct Own {
-    const Replayed& u;
     const Layout n;
     const Networks& all;
     const long g;
@@ -69,9 +55,8 @@ struct Own {
     long made = 0;
 
     // Takes its memory from `at` and moves that on.
-    Own(const Replayed& u, const Layout& n, const Networks& all, long g, float*& at,
-        long chunks = 1)
-        : u(u), n(n), all(all), g(g), w(at), m(at + n.size), v(at + 2 * n.size) {
+    Own(const Layout& n, const Networks& all, long g, float*& at, long chunks = 1)
+        : n(n), all(all), g(g), w(at), m(at + n.size), v(at + 2 * n.size) {
         at += 3 * n.size;
         at += s.cut(n, 1, 0, at, chunks);
     }
@@ -92,7 +77,7 @@ struct Own {
         float size = norm(s.grad, n.size);
         if (!std::isfinite(size)) return size;
         made++;
-        adam(adam_step(u, all, g, made, size, max_norm), n.size, s.grad, w, m, v);
+        adam(all.adam[g], (long)all.before[g] + made, size, max_norm, n.size, s.grad, w, m, v);
         prepare(n, w, s);
         return size;
     }
@@ -111,11 +96,11 @@ class Learner {
 protected:
     const Replayed& u;
     const long g;
-    const Numbers t;
+    const ReplayNumbers t;
     float *side, *live, *inverse;  // a chunk's side columns and live rows; 1 / deviations
 
     // Takes its memory from `at` and moves that on.
-    Learner(const Replayed& u, long g, float*& at) : u(u), g(g), t(u, g) {
+    Learner(const Replayed& u, long g, float*& at) : u(u), g(g), t(u.numbers[g]) {
         auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
         side = part(CHUNK * u.side_columns);
         live = part(CHUNK);
@@ -197,8 +182,8 @@ protected:
 };
 
 // The floats that a `Member` takes. Its constructor (u, g, at) takes them from `at` and moves that
-// on; `bring` copies the networks; `step` makes a step and adds to statistics, unless a gradient is
-// not finite.
+// on; `bring` copies the networks; `step` makes a step and adds to its `Stats`, unless a gradient
+// is not finite.
 template <typename Member>
 static long memory_of(const Replayed& u) {
     float* at = nullptr;
@@ -215,13 +200,13 @@ static void learn(const Replayed& u) {
         float* at = u.scratch + worker * size;
         Member member(u, g, at);
         member.bring(false);
-        float stats[Member::STATS] = {};
+        typename Member::Stats stats{};
         long made = 0;
         for (; made < u.updates; made++)
             if (!member.step(made, stats)) break;
         u.diverged[g] = made < u.updates;
         member.bring(true);
-        for (int i = 0; i < Member::STATS; i++) u.stats[i * u.slots + g] = stats[i];
-        u.stats[Member::STATS * u.slots + g] = made;
+        stats.updates = made;
+        ((typename Member::Stats*)u.stats)[g] = stats;
     });
 }

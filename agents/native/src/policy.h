@@ -5,9 +5,10 @@
 #include "network.h"
 #include "pool.h"
 
-// The arguments, as agents/native/kernels.py fills them. (G slots.)
+// The arguments, which agents/native/kernels.py fills. (G slots.)
 struct Outputs {
-    int64_t slots, rows, width, depth, in, out;  // in: columns that the networks read
+    int64_t slots, rows, width, depth;
+    int64_t inputs, outputs;                 // columns that the networks read, and write
     int64_t heads, linear_top;               // parts of the last layer; no activation before it
     Activation activation;
     int64_t sets, seat_column;               // sets of weights per member; of two, who plays a row
@@ -18,7 +19,7 @@ struct Outputs {
     const int64_t* places;                   // of its parts: `exchange`
     const int64_t* head_sizes;               // (heads,) outputs
     const Items* items;                      // null: there are none
-    float* outputs;
+    float* result;
     int64_t threads;
 };
 
@@ -35,8 +36,8 @@ static void pack(const float* from, long rows, long columns, float* to) {
 // Copy the parts of the last layer to one matrix in panels and one bias.
 static void pack_heads(const Outputs& o, const float* w, float* to, float* bias) {
     const int64_t* place = o.places + 2 * o.depth;
-    memset(to, 0, o.width * padded(o.out) * sizeof(float));
-    memset(bias, 0, padded(o.out) * sizeof(float));
+    memset(to, 0, o.width * padded(o.outputs) * sizeof(float));
+    memset(bias, 0, padded(o.outputs) * sizeof(float));
     for (long k = 0, first = 0; k < o.heads; first += o.head_sizes[k++], place += 2)
         for (long j = 0; j < o.head_sizes[k]; j++) {
             long column = first + j;
@@ -50,8 +51,8 @@ static void pack_heads(const Outputs& o, const float* w, float* to, float* bias)
 // Run a set of weights of member g on some of its rows, which follow each other if all rows are of
 // one set. Returns whether all ids of items are in the vocabulary.
 static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector<long>& own) {
-    const long height = padded(o.width), out_height = padded(o.out), row = height + PANEL;
-    const long in = o.items ? o.items->inputs() : o.in, read = o.items ? o.items->x() : in;
+    const long height = padded(o.width), out_height = padded(o.outputs), row = height + PANEL;
+    const long in = o.items ? o.items->inputs() : o.inputs, read = o.items ? o.items->x() : in;
     const long x_row = padded(read) + PANEL;
     // Otherwise, products read the weights as they are.
     auto packed = [&](long l) { return height != o.width || (o.items && !l); };
@@ -112,8 +113,8 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
         multiply({rows, out_height / PANEL, o.width, below, {last, o.width * PANEL, PANEL},
                   {y, PANEL, out_height}, biases + o.depth * height, false, After::nothing, {}});
         for (long r = 0; r < rows; r++)
-            memcpy(o.outputs + g * o.out_stride + mine[r] * o.out, y + r * out_height,
-                   o.out * sizeof(float));
+            memcpy(o.result + g * o.out_stride + mine[r] * o.outputs, y + r * out_height,
+                   o.outputs * sizeof(float));
     }
     return known;
 }

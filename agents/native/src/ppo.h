@@ -10,7 +10,12 @@
 #include "loss.h"
 #include "pool.h"
 
-// The arguments of an update, as agents/native/kernels.py fills them. (G slots, B minibatch.)
+// Statistics of a member's last minibatch, by the names of `RolloutStats`.
+struct PPOStats {
+    float value_loss, approx_kl, clip_fraction, actor_norm, critic_norm, entropy, updates;
+};
+
+// The arguments of an update, which agents/native/kernels.py fills. (G slots, B minibatch.)
 struct Update {
     int64_t slots, width, depth, inputs[2], actions;  // inputs: columns of actors, of critics
     Activation activation;
@@ -29,11 +34,11 @@ struct Update {
     const uint8_t *flags, *masks;       // likewise
     const int64_t* rows;                // (steps, G, B)
     const float *state_avg, *state_std; // (G, obs_columns), for bytes
-    const float* terms;                 // (11, G): TERMS in kernels.py
-    const double* adam;                 // (3, G): rate, epsilon, decay
-    const float* adam_steps;            // (G,)
+    const PPONumbers* numbers;          // (G,)
+    const AdamNumbers* adam;            // (G,)
+    const float* adam_steps;            // (G,) that were made before
     const uint8_t* learns;              // (G,)
-    float* stats;                       // (7, G), written: STATS in kernels.py
+    PPOStats* stats;                    // (G,), written
     uint8_t* diverged;                  // (G,), written
     float* scratch;
     int64_t threads;
@@ -47,6 +52,8 @@ static Layout layout(const Update& u, bool critic) {
     return Layout(u.inputs[critic], u.width, u.depth, critic ? 1 : u.actions, u.activation,
                   !u.choices && !critic, chains, u.items);
 }
+
+static bool stops_early(const PPONumbers& t) { return t.target_kl > 0; }
 
 // Why and where a network stopped, and its statistics of the last minibatch.
 struct Outcome {
@@ -65,8 +72,7 @@ class Network {
     const long g, size;  // size: floats of all its sets of weights
     const bool critic;
     float *w, *m, *v;
-    Terms terms;
-    float max_norm, target_kl, highest_log_std;
+    Terms t;
     std::vector<long> options;
     std::vector<int64_t> own;  // a minibatch's rows of one set of weights
 
@@ -111,22 +117,22 @@ class Network {
     }
 
     // Forward and backward pass of a minibatch; returns its number of valid rows.
-    long differentiate(long step, Stats& stats) {
+    long differentiate(long step, Sums& sums) {
         const int64_t* rows = u.rows + (step * u.slots + g) * u.minibatch;
         long count = 0;
         for (long r = 0; r < u.minibatch; r++) count += valid(rows[r]);
-        terms.valid_scale = u.flag_columns ? (float)u.minibatch / (count ? count : 1) : 1.0f;
+        t.valid_scale = u.flag_columns ? (float)u.minibatch / (count ? count : 1) : 1.0f;
         for (long k = 0; k < u.sets; k++) {
             own.clear();
             for (long r = 0; r < u.minibatch; r++)
                 if (set(rows[r]) == k) own.push_back(rows[r]);
-            differentiate_set(k, stats);
+            differentiate_set(k, sums);
         }
         return count;
     }
 
     // The same for the rows `own` of one set of weights.
-    void differentiate_set(long k, Stats& stats) {
+    void differentiate_set(long k, Sums& sums) {
         const float* w = this->w + k * n.size;
         Workspace s = this->s;
         s.grad += k * n.size;
@@ -136,24 +142,21 @@ class Network {
             gather(&own[first], here);
             forward(n, w, s, here);
             Chunk chunk{n, s, here, u.side_columns};
-            if (critic) value_loss(chunk, terms, stats);
-            else if (options.empty()) gaussian_loss(chunk, terms, w, stats);
-            else choices_loss(chunk, terms, w, options, u.masked, stats);
+            if (critic) value_loss(chunk, t, sums);
+            else if (options.empty()) gaussian_loss(chunk, t, w, sums);
+            else choices_loss(chunk, t, w, options, u.masked, sums);
             backward(n, w, s, here);
         }
         finish(n, s);
     }
 
-    float mean(const Sum& sum) const { return sum.total() * terms.per_row * terms.valid_scale; }
+    float mean(const Sum& sum) const { return sum.total() * (1.0f / t.minibatch) * t.valid_scale; }
 
 public:
     Network(const Update& u, const Layout& n, const Workspace& s, long g, bool critic, float* own)
         : u(u), n(n), s(s), g(g), size(u.sets * n.size), critic(critic),
-          w(own), m(own + size), v(own + 2 * size) {
-        auto term = [&](int i) { return u.terms[i * u.slots + g]; };
-        terms = {term(0), term(1), term(2), term(3), term(4), term(5), term(6), term(7),
-                 1.0f / u.minibatch, 1.0f};
-        max_norm = term(8), target_kl = term(9), highest_log_std = term(10);
+          w(own), m(own + size), v(own + 2 * size),
+          t{u.numbers[g], (float)u.minibatch, 1.0f} {
         for (long k = 0; k < u.choices; k++) options.push_back(u.options[k]);
     }
 
@@ -171,30 +174,29 @@ public:
     Outcome train(long limit) {
         Outcome o;
         bring(false);
+        const float highest_log_std = std::max(t.initial_log_std, 0.0f);
         bool running = true, valid = true;  // valid: whether the last minibatch has valid rows
         for (long step = 0; step < u.steps; step++) {
             // Of minibatches that are not learned from, the last one is looked at for statistics.
             if (step == limit) running = false;
             if (!running && step + 1 < u.steps) continue;
-            Stats stats;
-            long count = differentiate(step, stats);
+            Sums sums;
+            long count = differentiate(step, sums);
             valid = count > 0;
-            o.kl = mean(stats.kl), o.clipped = mean(stats.clipped);
-            o.entropy = mean(stats.entropy), o.value_loss = mean(stats.value_loss);
+            o.kl = mean(sums.kl), o.clipped = mean(sums.clipped);
+            o.entropy = mean(sums.entropy), o.value_loss = mean(sums.value_loss);
             o.norm = norm(s.grad, size);
             if (!running) break;
             o.end = step;
-            o.exceeds = !critic && o.kl > target_kl;
+            o.exceeds = !critic && stops_early(t) && o.kl > t.target_kl;
             o.finite = std::isfinite(o.norm);
             running = !o.exceeds && o.finite;
             if (!running) continue;
             o.end = step + 1;
             if (!count) continue;
             o.updates++;
-            float clip = max_norm / (o.norm + 1e-6f);
-            AdamStep a{u.adam[g], u.adam[u.slots + g], u.adam[2 * u.slots + g],
-                       (long)u.adam_steps[g] + o.updates, clip < 1 ? clip : 1};
-            adam(a, size, s.grad, w, m, v);
+            adam(u.adam[g], (long)u.adam_steps[g] + o.updates, o.norm, t.max_grad_norm, size,
+                 s.grad, w, m, v);
             if (n.chain.empty() && options.empty() && !critic)
                 for (long j = 0; j < n.out; j++) {  // larger deviations would saturate tanh
                     float& log_std = w[n.log_std + j];
@@ -241,7 +243,7 @@ static void update(const Update& u) {
         long g = task % u.slots;
         bool critic = task >= u.slots;
         // With a target KL, the critic waits: the actor is likely to stop early.
-        if (!u.learns[g] || (critic && std::isfinite(u.terms[9 * u.slots + g]))) return;
+        if (!u.learns[g] || (critic && stops_early(u.numbers[g]))) return;
         with_network(g, critic, worker, [&](Network& network, Outcome& o) {
             o = network.train(u.steps);
         });
@@ -258,9 +260,11 @@ static void update(const Update& u) {
         bool critic_first = critic.end < actor.end;
         u.diverged[g] = critic_first || (!actor.finite && !actor.exceeds);
         if (critic_first) up_to(false, critic.end);
-        const float found[] = {critic.value_loss, actor.kl, actor.clipped, actor.norm, critic.norm,
-                               actor.entropy, (float)actor.updates};
-        for (int i = 0; i < 7; i++) u.stats[i * u.slots + g] = found[i];
+        PPOStats& stats = u.stats[g];
+        stats.value_loss = critic.value_loss, stats.entropy = actor.entropy;
+        stats.approx_kl = actor.kl, stats.clip_fraction = actor.clipped;
+        stats.actor_norm = actor.norm, stats.critic_norm = critic.norm;
+        stats.updates = actor.updates;
         for (bool which : {false, true})
             with_network(g, which, worker, [](Network& network, Outcome&) { network.bring(true); });
     });

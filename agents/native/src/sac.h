@@ -7,6 +7,11 @@
 
 #include "off_policy.h"
 
+// Sums over a member's gradient steps, and their number; names as in `SACStats`.
+struct SACStats {
+    float critic_loss, value, entropy, alpha, critic_norm, actor_norm, updates;
+};
+
 class SoftActorCritic : Learner {
     static constexpr float LOWEST_STD = -16, HIGHEST_STD = 2, LOWEST_ALPHA = -16, HIGHEST_ALPHA = 2;
 
@@ -84,11 +89,11 @@ class SoftActorCritic : Learner {
     // One step of log α down the gradient of -log α (target entropy + log π); returns whether
     // that is finite.
     bool tune(float mean_log_prob) {
-        *alpha_grad = -(t.target_entropy + mean_log_prob);
+        *alpha_grad = -(t.target_entropy * u.actions + mean_log_prob);
         float size = std::fabs(*alpha_grad);
         if (!std::isfinite(size)) return false;
-        adam(adam_step(u, u.alpha, g, ++alpha_made, size, t.max_norm), LANES, alpha_grad, alpha,
-             alpha_m, alpha_v);
+        adam(u.alpha.adam[g], (long)u.alpha.before[g] + ++alpha_made, size, t.max_grad_norm, LANES,
+             alpha_grad, alpha, alpha_m, alpha_v);
         return true;
     }
 
@@ -141,12 +146,12 @@ class SoftActorCritic : Learner {
     }
 
 public:
-    static constexpr int STATS = 6;  // critic's loss, value, entropy, α, critic's and actor's norm
+    using Stats = SACStats;
 
     SoftActorCritic(const Replayed& u, long g, float*& at)
-        : Learner(u, g, at), critic(u, critic_layout(u), u.critic, g, at, chunks()),
-          target(u, critic_layout(u), u.target, g, at),
-          actor(u, actor_layout(u), u.actor, g, at, chunks()) {
+        : Learner(u, g, at), critic(critic_layout(u), u.critic, g, at, chunks()),
+          target(critic_layout(u), u.target, g, at),
+          actor(actor_layout(u), u.actor, g, at, chunks()) {
         auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
         noise = part(chunks() * u.actions * CHUNK);
         action = part(chunks() * u.actions * CHUNK);
@@ -170,7 +175,7 @@ public:
         for (Own* one : {&critic, &target, &actor}) one->bring(back);
     }
 
-    bool step(long step, float* stats) {
+    bool step(long step, Stats& stats) {
         Sum losses, values, log_probs;
         float alpha_now = temperature();
         critic.clear_gradient();
@@ -186,9 +191,9 @@ public:
             critic_loss(count, alpha_now, losses);
             backward(critic.n, critic.w, reading(critic.s, now.x), count);
         });
-        float critic_norm = critic.step(t.max_norm);
+        float critic_norm = critic.step(t.max_grad_norm);
         if (!std::isfinite(critic_norm)) return false;
-        target.follow(critic, t.tau);
+        target.follow(critic, t.soft_update_tau);
 
         in_chunks([&](long k, long first, long count) {
             set_live(count);
@@ -218,11 +223,11 @@ public:
             actor_loss(acting, k, count, alpha_now);
             backward(actor.n, actor.w, acting, count);
         });
-        float actor_norm = actor.step(t.max_norm);
+        float actor_norm = actor.step(t.max_grad_norm);
         if (!std::isfinite(actor_norm)) return false;
-        float found[] = {mean(losses), mean(values), -mean(log_probs), alpha_now, critic_norm,
-                         actor_norm};
-        for (int i = 0; i < STATS; i++) stats[i] += found[i];
+        stats.critic_loss += mean(losses), stats.value += mean(values);
+        stats.entropy += -mean(log_probs), stats.alpha += alpha_now;
+        stats.critic_norm += critic_norm, stats.actor_norm += actor_norm;
         return true;
     }
 };

@@ -12,42 +12,15 @@ from torch import Tensor
 
 from sweepd.envs.native import threads
 from sweepd.envs.native.memory import stride_of
+from sweepd.envs.native.structs import c_constant, c_struct
 
 SOURCE = Path(__file__).with_name("src") / "crypto.cpp"
-MOST_ASSETS = 128  # as in state.h
-# The fields of `State` in state.h, in the same order.
-SIZES = (
-    *("rows", "stride", "assets", "bars", "features", "max_lookback", "columns", "minimums"),
-    *("holes", "stops", "holding_rule", "decays", "penalises_drawdown", "penalises_state"),
-    *("privileged", "shorts", "terminates"),
-)
+MOST_ASSETS = c_constant(SOURCE, "MOST_ASSETS")
+# Tensors that are contiguous; the others are as `sweepd.envs.native.memory` makes them.
 WHOLE = ("prices_by_bar", "next_open", "next_fill", "feature_table", "increment", "final_obs")
-PER_ROW = (
-    *("sizing", "minimum", "buy_rate", "sell_rate", "stop_level"),
-    *("max_holding_bars", "max_holding_fraction"),
-    *("initial_cash", "inverse_held_scale", "age_scale"),
-    *("short_allowed", "cover_level", "leverage", "maintenance", "borrow_rate", "bankrupt_value"),
-    *("growth_weights", "floor", "inverse_length", "drawdown_penalty", "volatility_penalty"),
-    *("concentration_penalty", "concentration_limit", "cash_penalty", "cash_reserve"),
-    *("waiting", "lookback", "cash"),
-    *("equal_units", "units", "paid", "held", "high", "equal_worth", "worth"),
-    *("buys_at", "total", "place", "start", "peak", "drawdown", "legal_steps", "largest"),
-    *("growth", "record", "bankrupt"),
-)
-
-
+_State = c_struct(SOURCE, "State")
 # The functions of torch's vector library, by kind of processor.
 _LOG1P = {"AVX512": "Sleef_log1pd8_u10avx512f", "AVX2": "Sleef_log1pd4_u10avx2"}
-
-
-class _State(ctypes.Structure):
-    """`State` of state.h."""
-
-    _fields_ = (
-        *((name, c_int64) for name in SIZES),
-        ("log1p", c_void_p),
-        *((name, c_void_p) for name in (*WHOLE, *PER_ROW)),
-    )
 
 
 class Library:
@@ -71,20 +44,20 @@ class NativeStep:
 
     Args:
         library: the compiled functions.
-        sizes: the `SIZES`; flags are 0 or 1.
-        tensors: the `WHOLE`, contiguous, and the `PER_ROW`, as `sweepd.envs.native.memory` makes
-            them. What the environment has not may be None.
+        sizes: those of `State` in state.h; flags are 0 or 1.
+        tensors: those of `State`: the `WHOLE`, contiguous, and the others as
+            `sweepd.envs.native.memory` makes them. What the environment has not may be None.
     """
 
     def __init__(
         self, library: Library, sizes: Mapping[str, int], tensors: Mapping[str, Tensor | None]
     ) -> None:
         self._library, self._rows = library, sizes["rows"]
-        addresses = {name: _address(name, tensor) for name, tensor in tensors.items()}
+        for name, tensor in tensors.items():
+            _check(name, tensor)
         self._log1p_inside = library.log1p is not None
-        self._state = ctypes.byref(_State(**sizes, log1p=library.log1p, **addresses))
+        self._state = _State(**sizes, log1p=library.log1p, **tensors)
         self._growth = tensors["growth"]
-        self._kept = tensors  # addresses do not keep tensors alive
 
     def trade(self, action: Tensor, obs: Tensor) -> Tensor:
         """Trade one bar in every row.
@@ -128,18 +101,15 @@ class NativeStep:
         )
 
 
-def _address(name: str, tensor: Tensor | None) -> int | None:
+def _check(name: str, tensor: Tensor | None) -> None:
+    """Raise ValueError unless a tensor lies in memory as the step expects it."""
     if tensor is None:
-        return None
+        return
     *shape, rows = tensor.shape
-    expected = tensor
-    if name in PER_ROW and shape:
-        expected = torch.empty(*shape, stride_of(rows), device="meta")[..., :rows]
-    elif name not in (*WHOLE, *PER_ROW) or not tensor.is_contiguous():
-        raise ValueError(f"{name}, of shape {tuple(tensor.shape)}, is unknown or not contiguous")
-    if tensor.stride() != expected.stride():
-        raise ValueError(f"{name} has the strides {tensor.stride()}, not {expected.stride()}")
-    return tensor.data_ptr()
+    whole = name in WHOLE or not shape
+    right = torch.empty(*shape, rows if whole else stride_of(rows), device="meta")[..., :rows]
+    if tensor.stride() != right.stride() and not (whole and tensor.is_contiguous()):
+        raise ValueError(f"{name} has the strides {tensor.stride()}, not {right.stride()}")
 
 
 def _torch_log1p() -> int | None:

@@ -14,12 +14,13 @@ from torch import Tensor
 from sweepd.envs.native import threads
 from sweepd.envs.native.build import library
 from sweepd.envs.native.memory import per_row, stride_of
+from sweepd.envs.native.structs import c_struct
 from sweepd.envs.native.use import NativeLibrary
 
 SOURCE = Path(__file__).with_name("src") / "cartpole.cpp"
 # After an intended change of the numerics: python -m sweepd.envs.games.native.cartpole
 DIGEST = "22fa89cb14f691c7"
-# The tensors of `State` in cartpole.cpp, in the same order.
+# The tensors of `State` in cartpole.cpp, with their runs of rows.
 TENSORS = {
     "state": 6,
     "start": 6,
@@ -33,15 +34,7 @@ TENSORS = {
     "time": 3,
     "limits": 3,
 }
-
-
-class _State(ctypes.Structure):
-    """`State` of cartpole.cpp."""
-
-    _fields_ = (
-        *((name, c_int64) for name in ("rows", "stride")),
-        *((name, c_void_p) for name in TENSORS),
-    )
+_State = c_struct(SOURCE, "State")
 
 
 class Library:
@@ -72,14 +65,7 @@ class NativeStep:
             tensor = tensors[name]
             if tensor.numel() != runs * rows or (runs > 1 and tensor.stride(0) != stride_of(rows)):
                 raise ValueError(f"{name} has the shape {tuple(tensor.shape)}")
-        self._state = ctypes.byref(
-            _State(
-                rows=rows,
-                stride=stride_of(rows),
-                **{name: tensor.data_ptr() for name, tensor in tensors.items()},
-            )
-        )
-        self._kept = tensors  # addresses do not keep tensors alive
+        self._state = _State(rows=rows, stride=stride_of(rows), **tensors)
 
     def __call__(self, action: Tensor, record: Tensor, obs: Tensor) -> tuple[Tensor, Tensor, bool]:
         """Step every row. `trigonometry` must be up to date.

@@ -8,8 +8,9 @@
 
 constexpr int MOST_ASSETS = 128;  // arrays on the stack have this size
 
+typedef vec Log1p(vec x);
+
 struct State {
-    // step.py has the same fields in the same order.
     int64_t rows, stride, assets, bars, features, max_lookback;
     int64_t columns;     // of an observation, the privileged one included
     int64_t minimums;    // N, or 1 if all assets have the same minimum order
@@ -20,7 +21,7 @@ struct State {
 
     // log(1 + x): the function that torch uses, because other ones differ in last bits. Null if it
     // is not known: then `growth` is without the logarithm.
-    vec (*log1p)(vec x);
+    Log1p* log1p;
 
     // The market, newest bar first (`Tables`).
     const double* prices_by_bar;          // (T, 2N): opens and closes; with holes (T, 3N): tradable

@@ -10,7 +10,6 @@
 
 // R rows; row k of a tensor (…, R) is at k * stride.
 struct State {
-    // cartpole.py has the same fields in the same order.
     int64_t rows, stride;
     double *state;                  // (6, R): x, x', angle, angle', age, 1
     double *start;                  // (6, R), of the next episode
