@@ -4,18 +4,16 @@ PYTHONPATH=examples sweepd train --env own_game:TARGET --algo own_algorithm:CLIM
 """
 
 from collections import namedtuple
-from dataclasses import dataclass
 
 import torch
 
 from sweepd.agents.algorithms.table import Algorithm
-from sweepd.agents.engine.hyperparameters import Hyperparameters
+from sweepd.agents.engine.hyperparameters import AboveZero, Hyperparameters
 from sweepd.agents.engine.program import Program
 
 
-@dataclass(frozen=True, kw_only=True)
 class Params(Hyperparameters):
-    step: float = 0.3  # standard deviation of the noise on the best weights
+    step: AboveZero = 0.3  # standard deviation of the noise on the best weights
 
 
 class Climber(Program):  # tries noisy weights of a linear policy, and keeps what earns more

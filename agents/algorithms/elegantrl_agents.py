@@ -33,6 +33,7 @@ from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.support.errors import InputError
 
 NETWORKS = ("act", "act_target", "cri", "cri_target")
+STORED = ("states", "actions", "rewards", "undones")  # of a replay buffer
 OPTIMIZERS = ("act_optimizer", "cri_optimizer", "alpha_optimizer")
 
 
@@ -357,9 +358,10 @@ class ElegantAgents(Program):
         if hasattr(agent, "obj_c"):
             state["obj_c"] = torch.tensor(agent.obj_c, dtype=torch.float64)
         if buffer is not None:
-            for part in ("states", "actions", "rewards", "undones"):
+            for part in STORED:
                 state[f"replay.{part}"] = getattr(buffer, part)[: buffer.cur_size]
-            state["replay.place"] = torch.tensor([buffer.p, int(buffer.if_full)])
+            state["replay.next"] = torch.tensor(buffer.p)
+            state["replay.full"] = torch.tensor(buffer.if_full)
         return state
 
     def _check_state(self, slot: int, state: Mapping[str, Tensor]) -> None:  # noqa: ARG002
@@ -371,7 +373,7 @@ class ElegantAgents(Program):
                     raise InputError(
                         f"The member's {name}.{part} is {found}, not {tuple(target.shape)}."
                     )
-        wanted = [f"replay.{part}" for part in ("states", "actions", "rewards", "undones", "place")]
+        wanted = [f"replay.{part}" for part in (*STORED, "next", "full")]
         if self.kind.replays and not set(wanted) <= set(state):
             raise InputError(f"A member's state must hold {wanted}, and holds {sorted(state)}.")
 
@@ -393,9 +395,9 @@ class ElegantAgents(Program):
             agent.obj_c = float(state["obj_c"])
         agent.last_state = None
         if buffer is not None:
-            buffer.p, full = state["replay.place"].tolist()
-            buffer.if_full, buffer.cur_size = bool(full), state["replay.states"].shape[0]
-            for part in ("states", "actions", "rewards", "undones"):
+            buffer.p, buffer.if_full = int(state["replay.next"]), bool(state["replay.full"])
+            buffer.cur_size = state["replay.states"].shape[0]
+            for part in STORED:
                 getattr(buffer, part)[: buffer.cur_size] = state[f"replay.{part}"].to(self.device)
 
 

@@ -11,13 +11,19 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sweepd.agents.algorithms.off_policy_params import OffPolicyParams, SACParams
-from sweepd.agents.engine.hyperparameters import Hyperparameters
+from sweepd.agents.engine.hyperparameters import (
+    AboveZero,
+    AtLeastZero,
+    GradientParams,
+    Hyperparameters,
+    Share,
+)
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import pip_install
 from sweepd.envs.support.plugins import find
@@ -26,32 +32,19 @@ PREFIX = "elegantrl:"
 REQUIREMENT = "elegantrl==0.3.6"  # installed with --no-deps: torch and NumPy are all it needs
 
 
-@dataclass(frozen=True, kw_only=True)
-class A2CParams(Hyperparameters):
-    """The hyperparameters of A2C.
+class A2CParams(GradientParams):
+    """The hyperparameters of A2C, besides those of `GradientParams`.
 
     Attributes:
-        learning_rate: AdamW's learning rate.
-        gamma: discount per step.
         gae_lambda: decay of the advantage estimate.
         reward_scale: factor on the rewards.
-        max_grad_norm: largest gradient norm of each network.
-        adam_eps: AdamW's epsilon.
-        weight_decay: AdamW's weight decay.
     """
 
-    learning_rate: float = 1e-3
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    reward_scale: float = 1.0
-    max_grad_norm: float = 3.0
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.01
-
-    _zero_to_one: ClassVar[tuple[str, ...]] = ("gamma", "gae_lambda")
+    gae_lambda: Share = 0.95
+    reward_scale: AboveZero = 1.0
+    weight_decay: AtLeastZero = 0.01  # ElegantRL's own
 
 
-@dataclass(frozen=True, kw_only=True)
 class ElegantPPOParams(A2CParams):
     """The hyperparameters of ElegantRL's PPO, besides those of A2C.
 
@@ -60,13 +53,10 @@ class ElegantPPOParams(A2CParams):
         entropy_coef: weight of the entropy, per nat.
     """
 
-    clip: float = 0.25
-    entropy_coef: float = 0.01
-
-    _above_zero: ClassVar[tuple[str, ...]] = (*Hyperparameters._above_zero, "clip")
+    clip: AboveZero = 0.25
+    entropy_coef: AtLeastZero = 0.01
 
 
-@dataclass(frozen=True, kw_only=True)
 class DQNParams(OffPolicyParams):
     """The hyperparameters of the DQN family, besides those of `OffPolicyParams`.
 
@@ -74,12 +64,9 @@ class DQNParams(OffPolicyParams):
         explore_rate: probability of an exploring action (in all rows at once, as in ElegantRL).
     """
 
-    explore_rate: float = 0.25
-
-    _zero_to_one: ClassVar[tuple[str, ...]] = (*OffPolicyParams._zero_to_one, "explore_rate")
+    explore_rate: Share = 0.25
 
 
-@dataclass(frozen=True, kw_only=True)
 class DDPGParams(OffPolicyParams):
     """The hyperparameters of DDPG, besides those of `OffPolicyParams`.
 
@@ -87,10 +74,9 @@ class DDPGParams(OffPolicyParams):
         explore_noise_std: standard deviation of the exploration noise.
     """
 
-    explore_noise_std: float = 0.1
+    explore_noise_std: AtLeastZero = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)
 class TD3Params(DDPGParams):
     """The hyperparameters of TD3, besides those of DDPG.
 
@@ -98,7 +84,7 @@ class TD3Params(DDPGParams):
         policy_noise_std: standard deviation of the noise on the target policy's action.
     """
 
-    policy_noise_std: float = 0.1
+    policy_noise_std: AtLeastZero = 0.1
 
 
 class ElegantStats(NamedTuple):

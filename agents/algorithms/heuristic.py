@@ -6,13 +6,12 @@ A search over their parameters is the evolutionary baseline.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sweepd.agents.engine.hyperparameters import Hyperparameters
+from sweepd.agents.engine.hyperparameters import Hyperparameters, Share
 from sweepd.agents.engine.program import Program, Supported
 from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.shape import Shape
@@ -22,21 +21,15 @@ from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy, Theta, heuristic
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeuristicParams(Hyperparameters):
     """The parameters of `sweepd.envs.games.bucket_brigade.players.Theta`; defaults are the
     firefighter's.
-
-    Raises:
-        InputError: a value is not between 0 and 1.
     """
 
-    honesty: float = 1.0
-    work: float = 0.9
-    own_first: float = 0.8
-    rest: float = 0.0
-
-    _zero_to_one: ClassVar[tuple[str, ...]] = ("honesty", "work", "own_first", "rest")
+    honesty: Share = 1.0
+    work: Share = 0.9
+    own_first: Share = 0.8
+    rest: Share = 0.0
 
 
 class HeuristicStats(NamedTuple):
@@ -67,9 +60,9 @@ class Heuristics(Program):
         return Acting(params, self._seeds.tolist())
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """Return ({"theta": (4,) float64}, {}): `HeuristicParams` in the order of its fields."""
-        numbers = self._member(slot).params.to_numbers()
-        return {"theta": torch.tensor(numbers, dtype=torch.float64)}, {}
+        """Return ({"theta": (4,) float64}, {}), the fields of `Theta` in their order."""
+        theta = Theta(**dict(self._member(slot).params))
+        return {"theta": torch.tensor(theta, dtype=torch.float64)}, {}
 
     def _fresh(
         self,
@@ -111,7 +104,7 @@ class Acting:
     def begin(self, env: BucketBrigade) -> None:
         """Set the environment that observations come from, and restart the random streams."""
         self._players = [
-            ScriptedPolicy(heuristic(Theta(*astuple(own))), env.encoder, derive_seed(seed, "act"))
+            ScriptedPolicy(heuristic(Theta(**dict(own))), env.encoder, derive_seed(seed, "act"))
             if own
             else ScriptedPolicy("rest", env.encoder, 0)
             for own, seed in zip(self._params, self._seeds, strict=True)

@@ -25,7 +25,6 @@ from sweepd.agents.engine.replay import Batch, ReplayBuffers
 from sweepd.agents.native.choice import Evaluator, kernels
 from sweepd.agents.native.kernels import Kernels
 from sweepd.agents.native.off_policy import ReplayKernel, Trained
-from sweepd.agents.networks.activation import ACTIVATIONS
 from sweepd.agents.networks.net import Net, StateDict
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.shape import Shape
@@ -351,11 +350,6 @@ class OffPolicy(Program):
         for adam, _ in self._optimizers():
             adam.eps[slot] = member.params.adam_eps
             adam.weight_decay[slot] = member.params.weight_decay
-
-    def _shape_code_extras(self) -> list[int]:
-        # Only where it is not the default, so states saved before a field existed keep their code.
-        code = self.shape.running_scale + 2 * ACTIVATIONS.index(self.shape.activation)
-        return [*super()._shape_code_extras(), *([code] if code else [])]
 
     def _clear(self, slot: int) -> None:
         for network in self.networks.values():

@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
-from sweepd.agents.engine.hyperparameters import SCHEDULES, Hyperparameters, Scheduled
+from sweepd.agents.engine.hyperparameters import AboveZero, Count, PositiveCount, Scheduled, Share
 
 
-@dataclass(frozen=True, kw_only=True)
-class OffPolicyParams(Scheduled, Hyperparameters):
-    """The hyperparameters that SAC and D3QN share.
+class OffPolicyParams(Scheduled):
+    """The hyperparameters that SAC and D3QN share, besides those of `Scheduled`.
 
     Attributes:
-        learning_rate: Adam's learning rate at the start of training.
-        gamma: discount per step.
         soft_update_tau: weight of the trained network in the exponential moving average that the
             target network is, updated after every gradient step.
         reward_scale: factor on the rewards.
-        max_grad_norm: largest gradient norm of each network.
-        adam_eps: Adam's epsilon.
-        weight_decay: AdamW's weight decay (ElegantRL's own is 0.01).
         warmup: transitions collected with random actions before the first gradient step.
-        lr_schedule: "constant", "linear" or "cosine" decay over the member's rollouts.
     """
 
-    learning_rate: float = 1e-3
-    gamma: float = 0.99
-    soft_update_tau: float = 0.02
-    reward_scale: float = 1.0
-    max_grad_norm: float = 3.0
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.0
-    warmup: int = 1_000
-    lr_schedule: str = "constant"
+    soft_update_tau: Share = 0.02
+    reward_scale: AboveZero = 1.0
+    warmup: Count = 1_000
 
     of_the_run: ClassVar[tuple[str, ...]] = ("reward_scale", "warmup")
-    _options: ClassVar[Mapping[str, tuple[str, ...]]] = {"lr_schedule": SCHEDULES}
 
 
-@dataclass(frozen=True, kw_only=True)
 class SACParams(OffPolicyParams):
     """The hyperparameters of SAC, besides those of `OffPolicyParams`.
 
@@ -54,14 +37,11 @@ class SACParams(OffPolicyParams):
     """
 
     target_entropy: float = -1.0
-    initial_alpha: float = math.exp(-1.0)
+    initial_alpha: AboveZero = math.exp(-1.0)
 
     of_the_run = (*OffPolicyParams.of_the_run, "initial_alpha")
-    _above_zero: ClassVar[tuple[str, ...]] = (*OffPolicyParams._above_zero, "initial_alpha")
-    _finite: ClassVar[tuple[str, ...]] = ("target_entropy",)
 
 
-@dataclass(frozen=True, kw_only=True)
 class D3QNParams(OffPolicyParams):
     """The hyperparameters of D3QN, besides those of `OffPolicyParams`.
 
@@ -76,20 +56,11 @@ class D3QNParams(OffPolicyParams):
             epsilon-greedy. (With 8, a probability of 0.05 makes one action in eight random.)
     """
 
-    reward_scale: float = 0.1
-    explore_start: float = 1.0
-    explore_end: float = 0.05
-    explore_share: float = 0.3
-    explore_hold: int = 8
-
-    _above_zero: ClassVar[tuple[str, ...]] = (*OffPolicyParams._above_zero, "explore_hold")
-
-    _zero_to_one: ClassVar[tuple[str, ...]] = (
-        *OffPolicyParams._zero_to_one,
-        "explore_start",
-        "explore_end",
-        "explore_share",
-    )
+    reward_scale: AboveZero = 0.1
+    explore_start: Share = 1.0
+    explore_end: Share = 0.05
+    explore_share: Share = 0.3
+    explore_hold: PositiveCount = 8
 
     def explore_rate_at(self, rollout: int, total: int) -> float:
         """Return the probability of starting a random action in a rollout (from 0) of `total`."""

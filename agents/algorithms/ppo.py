@@ -27,7 +27,6 @@ and is not updated again; its rows continue with finite actions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from typing import NamedTuple
 
@@ -128,7 +127,6 @@ class PPO(Program):
         activations=True,
     )
     episode_state = (*Program.episode_state, "memory")
-    _layout = 2
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         super().__init__(shape, device)
@@ -466,20 +464,6 @@ class PPO(Program):
         """Return (2, num_envs, state size), the recurrent states of the slot's actor and critic."""
         return self.rollout.memory[:, slot]
 
-    def _shape_code_extras(self) -> list[int]:
-        """Return a hash of the fields that `Program._shape_code` does not list.
-
-        Only fields that differ from their default enter the hash, so states saved before a field
-        existed keep their code.
-        """
-        used = [
-            f"{_NAME_IN_CODE.get(field.name, field.name)}={value}"
-            for field in fields(self.shape)
-            if field.name not in _NOT_IN_HASH
-            and (value := getattr(self.shape, field.name)) != field.default
-        ]
-        return [derive_seed(*used)] if used else []
-
 
 def _smooth_l1(error: Tensor) -> Tensor:
     """Return e²/2 for |e| < 1, else |e| - 1/2."""
@@ -489,12 +473,3 @@ def _smooth_l1(error: Tensor) -> Tensor:
 def _divergence(log_ratio: Tensor, mean: Callable[[Tensor], Tensor]) -> Tensor:
     """Return Schulman's estimate of KL(old || new): http://joschu.net/blog/kl-approx.html."""
     return mean(log_ratio.exp() - 1.0 - log_ratio)
-
-
-# Fields of a shape that `Program._shape_code` lists, and those that a state does not depend on.
-_NOT_IN_HASH = {
-    *("discrete", "state_dim", "action_dim", "privileged_dim", "net_width", "net_depth"),
-    *("num_envs", "horizon", "minibatch", "epochs", "slots", "algorithm", "seat_column"),
-}
-# Fields that enter the hash by another name than their own, so that stored states keep their code.
-_NAME_IN_CODE = {"has_absent_agents": "crewed"}

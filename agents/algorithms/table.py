@@ -28,6 +28,7 @@ from sweepd.agents.algorithms.elegantrl_kinds import (
 from sweepd.agents.algorithms.heuristic import Heuristics
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.algorithms.sac import SAC
+from sweepd.agents.engine.hyperparameters import Hyperparameters
 from sweepd.agents.engine.program import Program, Supported
 from sweepd.agents.networks.activation import RELU
 from sweepd.agents.networks.shape import SHARED, Shape
@@ -44,7 +45,7 @@ class Algorithm:
         program: what its programs call it (`Shape.algorithm`).
         learner: the class of its programs, constructed from a shape and a device.
         shape: fields of `Shape` that a search may vary, with their defaults.
-        params: dataclass of its hyperparameters, with their defaults.
+        params: the class of its hyperparameters, with their defaults.
         curves: statistics of a rollout to record, by name.
         play: whether its programs measure play (`Program.play_stats`).
         samples: whether evaluations can draw its members' actions (`Program.act_fn`).
@@ -70,7 +71,7 @@ class Algorithm:
     program: str
     learner: Callable[[Shape, torch.device], Program]
     shape: Mapping[str, int]
-    params: Callable[..., Any]
+    params: type[Hyperparameters]
     curves: tuple[str, ...]
     supports: Supported
     discrete: bool

@@ -12,15 +12,17 @@ gradient steps that follow it.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from sweepd.agents.engine.description import DESCRIPTION, differing, packed, unpacked
 from sweepd.agents.engine.hyperparameters import Hyperparameters
 from sweepd.agents.engine.running_scale import RunningScale
 from sweepd.agents.networks.activation import RELU
@@ -155,8 +157,6 @@ class Program(ABC):
     episode_state: ClassVar[tuple[str, ...]] = ("obs",)
     params_type: type[Hyperparameters]
     stats_type: type[Any]  # NamedTuple of a rollout's statistics, (G,) each
-    # Version of the layout of `_shape_code` and of the tensors in a member's state.
-    _layout: ClassVar[int] = 1
     _native: object | None = None  # the kernels of gradient steps; None: torch makes them
 
     def __init__(self, shape: Shape, device: torch.device | str) -> None:
@@ -225,10 +225,6 @@ class Program(ABC):
         """Restore into an empty slot what `_save` returned."""
         for name, target in self._save(slot).items():
             target.copy_(state[name])
-
-    def _shape_code_extras(self) -> list[int]:
-        """Return what `_shape_code` must contain besides the sizes common to all algorithms."""
-        return [self.shape.updates, self.shape.buffer, *self.shape.algorithm.encode()]
 
     def threads(self) -> AbstractContextManager[None]:
         """Return a context for rollouts and evaluations of this program.
@@ -378,15 +374,19 @@ class Program(ABC):
         return [bool(flag) for flag in self._diverged.tolist()]
 
     def get_member(self, slot: int) -> StateDict:
-        """Return a member's complete state, for an exact continuation: CPU tensors by name."""
+        """Return a member's complete state, for an exact continuation: CPU tensors by name.
+
+        One of them is its description (`sweepd.agents.engine.description`): the program's shape,
+        the member's hyperparameters and its rollouts.
+        """
         member = self._member(slot)
         state = {
             **self._save(slot),
             **self._row_state(slot),
-            "shape": self._shape_code(),
-            "params": torch.tensor(member.params.to_numbers(), dtype=torch.float64),
-            "counters": torch.tensor([member.rollouts, member.total_rollouts, int(member.has_obs)]),
             "stream": self.streams.state(slot),
+            DESCRIPTION: packed(
+                {**vars(member), "params": dict(member.params), "shape": self._described_shape()}
+            ),
         }
         return {
             name: tensor.detach().to("cpu", copy=True).contiguous()
@@ -399,29 +399,24 @@ class Program(ABC):
         Raises:
             InputError: the state is incomplete or of another shape.
         """
+        described = unpacked(state)
+        if found := differing(self._described_shape(), described.pop("shape")):
+            raise InputError(f"The member's state is of another shape: {found}.")
         row_state = self._row_state(slot)
-        own = {*row_state, "shape", "params", "counters", "stream"}
-        if not own <= set(state):
-            raise InputError(
-                f"A member's state must hold {sorted(own)}, and holds {sorted(state)}."
-            )
-        if not torch.equal(state["shape"], self._shape_code()):
-            raise InputError(
-                f"The member's state is of shape {state['shape'].tolist()}, which is not "
-                f"{self.shape}."
-            )
+        if missing := {*row_state, "stream"} - set(state):
+            raise InputError(f"A member's state must hold {', '.join(sorted(missing))}.")
         check_tensors(row_state, {name: state[name] for name in row_state})
+        own = {*row_state, "stream", DESCRIPTION}
         rest = {name: tensor for name, tensor in state.items() if name not in own}
         # Check everything before the slot is emptied: a refused state must change nothing.
         self._check_state(slot, rest)
-        params = self.params_type.from_numbers(state["params"].tolist())
-        rollouts, total, has_obs = state["counters"].tolist()
+        params = self.params_type(**described.pop("params"))
         self.remove_member(slot)
         self._load(slot, rest, params)
         for name, target in row_state.items():
             target.copy_(state[name])
         self.streams.set_state(slot, state["stream"])
-        self._occupy(slot, Member(params, total, rollouts, bool(has_obs)))
+        self._occupy(slot, Member(params, **described))
 
     def inherit(
         self, own: Mapping[str, Tensor], source: Mapping[str, Tensor], params: Any
@@ -439,13 +434,11 @@ class Program(ABC):
         Raises:
             ValueError: the members are not between the same two rollouts.
         """
-        if not torch.equal(own["counters"], source["counters"]):
-            raise ValueError(
-                f"counters {own['counters'].tolist()} differ from {source['counters'].tolist()}"
-            )
+        its, described = ({**unpacked(state), "params": {}} for state in (own, source))
+        if found := differing(its, described):
+            raise ValueError(f"the other member's {found}")
         kept = {name: own[name] for name in ("stream", *self.episode_state) if name in own}
-        numbers = torch.tensor(params.to_numbers(), dtype=torch.float64)
-        return {**source, **kept, "params": numbers}
+        return {**source, **kept, DESCRIPTION: packed(described | {"params": dict(params)})}
 
     # Training.
 
@@ -541,28 +534,13 @@ class Program(ABC):
         """Return the learning rates of the next rollout by slot, 0 for empty slots."""
         return [member.learning_rate if member else 0.0 for member in self.members]
 
-    def _shape_code(self) -> Tensor:
-        """Return numbers that are equal for two shapes only if their states are exchangeable.
-
-        They are saved in checkpoints: their order must not change.
-        """
-        shape = self.shape
-        return torch.tensor(
-            [
-                self._layout,
-                int(shape.discrete),
-                shape.state_dim,
-                shape.action_dim,
-                shape.privileged_dim,
-                shape.net_width,
-                shape.net_depth,
-                shape.num_envs,
-                shape.horizon,
-                shape.minibatch,
-                shape.epochs,
-                *self._shape_code_extras(),
-            ]
-        )
+    def _described_shape(self) -> dict[str, Any]:
+        """Return, as JSON, the fields of the shape: a state fits programs in which they are equal."""
+        fields = asdict(self.shape)
+        del fields["slots"]  # a member's numbers do not depend on them
+        # Through JSON, in which tuples are lists and types are names.
+        found: dict[str, Any] = json.loads(json.dumps(fields, default=str))
+        return found
 
 
 def check_tensors(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

@@ -57,14 +57,21 @@ def checked(model: type[Table], given: object, before: str) -> Table:
         return model.model_validate(given)
     except ValidationError as error:
         raise InputError(before + first_fault(error, model)) from None
+    except InputError as error:  # of a model with sentences of its own
+        raise InputError(f"{before}{error}") from None
 
 
-def first_fault(error: ValidationError, model: type[BaseModel]) -> str:
+def first_fault(
+    error: ValidationError,
+    model: type[BaseModel],
+    words: str = "{name} = {value!r} should be {right}",
+) -> str:
     """Return key, value and what would be right of one fault, as the end of a sentence.
 
     Args:
         error: why a file is no `model`.
         model: the file's model, for the keys that it knows.
+        words: of a value that is wrong.
     """
     faults = error.errors()
     # A misspelt key first: that the right one is missing follows from it.
@@ -83,7 +90,7 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> str:
         limits = fault.get("ctx", {}).items()
         shown = {name: f"{n:g}" if isinstance(n, float) else n for name, n in limits}
         expected = SHOULD_BE[fault["type"]].format(**shown)
-        return f"{found} should be {expected}"
+        return words.format(name=where, value=fault["input"], right=expected).strip()
     message = fault["msg"].removeprefix("Value error, ")
     if message.startswith("Input "):
         return f"{found} {message.removeprefix('Input ')}"

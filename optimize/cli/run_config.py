@@ -87,7 +87,7 @@ TABLES: Mapping[str, type[StrictModel]] = {
     "data": Data,
     "cv": _fields_of(CrossValidation),
     "shape": _table_of("Shape", dict.fromkeys(LEARNER.shape, Count), LEARNER.shape),
-    LEARNER.table: _fields_of(LEARNER.params),
+    LEARNER.table: LEARNER.params,
     "env": _fields_of(EnvParams),
     "train": Train,
 }
@@ -234,7 +234,6 @@ def check_config(config: Mapping[str, Any], source: str) -> dict[str, dict[str, 
         )
     try:
         declared(Request)["threads"].check("[train] threads =", train["threads"])
-        LEARNER.params(**tables[LEARNER.table])
         CrossValidation(**tables["cv"])
         EnvParams(**tables["env"])
     except InputError as error:

@@ -137,7 +137,7 @@ def _check_space(request: Request, space: SearchSpace) -> None:
             f"--search pbt varies hyperparameters of the algorithm alone: [env] {varied[0]} of "
             f"{space_source(request.search_space)} must be a constant"
         )
-    kept = request.subject.learner.params.of_the_run  # type: ignore[attr-defined]
+    kept = request.subject.learner.params.of_the_run
     own = space.tables[request.subject.learner.table]
     if not any(d.value is None for name, d in own.items() if name not in kept):
         raise InputError(

@@ -1,6 +1,7 @@
 """Checkpoints of trials: one safetensors file each, written atomically.
 
-What is not a tensor is stored as JSON in the header.
+What is not a tensor is JSON in the header, the descriptions of the members included
+(`safetensors.safe_open(path, "pt").metadata()["sweepd"]`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from sweepd.agents.engine.description import DESCRIPTION, packed, unpacked
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 
-FORMAT = 2
+FORMAT = 3
 State = dict[str, Tensor]
 
 
@@ -90,8 +92,9 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
     for fold, member in enumerate(checkpoint.members):
         for part, state in (("learner", member.learner), ("env", member.env)):
             for name, tensor in (state or {}).items():
-                # clone: safetensors refuses tensors that share memory.
-                tensors[f"{fold}.{part}.{name}"] = tensor.detach().cpu().contiguous().clone()
+                if name != DESCRIPTION:
+                    # clone: safetensors refuses tensors that share memory.
+                    tensors[f"{fold}.{part}.{name}"] = tensor.detach().cpu().contiguous().clone()
     tensors |= _packed(checkpoint.curves)
     described = {
         "format": FORMAT,
@@ -99,6 +102,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
         "seconds": checkpoint.seconds,
         "note": checkpoint.note,
         "rollouts": [member.rollouts for member in checkpoint.members],
+        "members": [member.learner and unpacked(member.learner) for member in checkpoint.members],
     }
     # safetensors cannot store an empty file.
     content = save(
@@ -132,6 +136,9 @@ def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
         MemberState(_part(tensors, fold, "learner"), _part(tensors, fold, "env"), int(rollouts))
         for fold, rollouts in enumerate(described["rollouts"])
     ]
+    for member, description in zip(members, described["members"], strict=True):
+        if member.learner is not None:
+            member.learner[DESCRIPTION] = packed(description)
     rung, seconds, note = (
         int(described["rung"]),
         float(described["seconds"]),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.support import nested
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.specs import StudySpec
 
@@ -52,13 +53,9 @@ def check_folds(cv: CrossValidation, budget: int) -> str | None:
 
 def differences(recorded: StudySpec, requested: StudySpec) -> list[tuple[str, Any, Any]]:
     """Return (dotted name, recorded, requested value) of all fields that differ and matter."""
-    ours, theirs = _flat(json.loads(recorded.to_json())), _flat(json.loads(requested.to_json()))
-    absent = "nothing"
-    return [
-        (name, ours.get(name, absent), theirs.get(name, absent))
-        for name in sorted(set(ours) | set(theirs))
-        if ours.get(name, absent) != theirs.get(name, absent) and name not in NOT_COMPARED
-    ]
+    ours, theirs = json.loads(recorded.to_json()), json.loads(requested.to_json())
+    every = nested.differences(ours, theirs, absent="nothing")
+    return [one for one in every if one[0] not in NOT_COMPARED]
 
 
 def field_of(record: Any, path: str) -> Any:
@@ -123,12 +120,3 @@ def refuse_schedules(study: str, spec: StudySpec, wanted: str) -> None:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        flat: dict[str, Any] = {}
-        for key, inner in value.items():
-            flat |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-        return flat
-    return {prefix: value}

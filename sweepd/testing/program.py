@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from sweepd.agents.engine.description import DESCRIPTION, packed, unpacked
 from sweepd.agents.engine.program import Program
 from sweepd.envs.core.vec_env import Step, VecEnv
 from sweepd.envs.support.errors import InputError, RunError
@@ -182,7 +183,9 @@ class ProgramTestCase:
         program, _ = self.trained({0: 1, 1: 2}, 1)
         state = program.get_member(1)
         incomplete = {name: tensor for name, tensor in state.items() if name != "obs"}
-        for wrong in (incomplete, state | {"shape": state["shape"] + 1}):
+        described = unpacked(state)
+        described["shape"]["horizon"] += 1
+        for wrong in (incomplete, state | {DESCRIPTION: packed(described)}):
             with pytest.raises(InputError):
                 program.set_member(1, wrong)
             assert program.progress(1) is not None, "a refused state empties the slot"

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
-from sweepd.agents.engine.hyperparameters import SCHEDULES
 from sweepd.agents.engine.program import Program
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.shape import Shape, env_fields
@@ -43,7 +42,7 @@ def member_params(index: int, **changes: Any) -> PPOParams:
         "target_kl": (0.0, 0.002, 0.01, 0.0)[index % 4],
         "adam_eps": 10.0 ** (-8 + index % 4),
         "weight_decay": 0.01 * (index % 2),
-        "lr_schedule": SCHEDULES[index % 3],
+        "lr_schedule": ("constant", "linear", "cosine")[index % 3],
         "weight_average": (0.5, 1.0, 0.0)[index % 3],
     }
     return PPOParams(**{**base, **changes})

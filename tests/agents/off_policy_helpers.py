@@ -10,7 +10,6 @@ from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
 from sweepd.agents.algorithms.off_policy import OffPolicy
 from sweepd.agents.algorithms.off_policy_params import OffPolicyParams
 from sweepd.agents.algorithms.sac import SAC, SACParams
-from sweepd.agents.engine.hyperparameters import SCHEDULES
 from tests.agents.helpers import shape_for
 from tests.agents.toy_env import ToyEnv
 
@@ -38,7 +37,7 @@ def member_params(env: ToyEnv, index: int, **changes: Any) -> OffPolicyParams:
         "adam_eps": 10.0 ** (-8 + index % 4),
         "weight_decay": 0.01 * (index % 2),
         "warmup": (0, 60, 30)[index % 3],
-        "lr_schedule": SCHEDULES[index % 3],
+        "lr_schedule": ("constant", "linear", "cosine")[index % 3],
     }
     if env.if_discrete:
         return D3QNParams(**{**base, "explore_end": 0.05 * index, **changes})

@@ -18,8 +18,8 @@ from torch import Tensor
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.engine.play_stats import play_names
 from sweepd.agents.engine.program import Act
-from sweepd.agents.networks.shape import PER_SEAT, SHARED, Shape
 from sweepd.agents.networks.net import StateDict
+from sweepd.agents.networks.shape import PER_SEAT, SHARED, Shape
 from sweepd.agents.policy.duels import FrozenEntrant
 from sweepd.agents.policy.exact import nash_conv, plans
 from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members

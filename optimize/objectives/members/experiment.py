@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.engine.hyperparameters import Hyperparameters
 from sweepd.agents.engine.program import Act
-from sweepd.agents.networks.shape import Shape, env_fields
 from sweepd.agents.networks.net import StateDict
+from sweepd.agents.networks.shape import Shape, env_fields
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.checkpoint import State
@@ -80,8 +81,8 @@ class Experiment(ABC):
             InputError: a value is out of range.
         """
 
-    def learner_params(self, settings: Settings) -> Any:
-        """Return the algorithm's parameters, a dataclass.
+    def learner_params(self, settings: Settings) -> Hyperparameters:
+        """Return the algorithm's parameters.
 
         Raises:
             InputError: a value is out of range.

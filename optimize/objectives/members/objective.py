@@ -120,7 +120,7 @@ class MemberObjective(Objective[Spec]):
 
     def recorded_params(self, spec: Spec, settings: Settings) -> tuple[Mapping[str, Any], ...]:
         params = get_algorithm(spec.algorithm).params(**settings.learner)
-        return dataclasses.asdict(params), settings.shape
+        return dict(params), settings.shape
 
 
 def choose_slots(

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from sweepd.agents.engine.program import Act, Program
-from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.agents.networks.net import StateDict
+from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.sizing import out_of_memory
 from sweepd.envs.support.errors import RunError
@@ -190,7 +190,7 @@ class Trainer(Run[MemberTraining]):
         settings = state.plan.settings
         return TrialRecord(
             env_params=asdict(self.experiment.env_params(settings)),
-            learner_params=asdict(self.experiment.learner_params(settings)),
+            learner_params=dict(self.experiment.learner_params(settings)),
             shape=settings.shape,
             num_envs=self.spec.num_envs,
             phases=self.experiment.phases_begun([member.env for member in state.members]),

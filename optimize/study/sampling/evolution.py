@@ -101,10 +101,9 @@ def perturbed(
     what a member keeps throughout its training (`Hyperparameters.of_the_run`) stay.
     """
     learner = space.subject.learner
-    kept = getattr(learner.params, "of_the_run", ())
     new = dict(params)
     for axis in Cube(space).axes:
-        if axis.name in space.tables[learner.table] and axis.name not in kept:
+        if axis.name in space.tables[learner.table] and axis.name not in learner.params.of_the_run:
             again, place, up = random.random(3)  # always three, so that axes do not disturb others
             if axis.name in params:  # otherwise it is switched off
                 new[axis.name] = _moved(

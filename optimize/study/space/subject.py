@@ -99,14 +99,13 @@ class Subject:
         if table == "shape":
             extras = {} if self.environment == CRYPTO else self.learner.extras
             return {**self.learner.shape, **self.learner.optional, **extras}
-        settings: Any = self.env_params() if table == "env" else self.learner.params()
-        names = {
-            f.name: getattr(settings, f.name)
-            for f in dataclasses.fields(settings)
-            if f.name not in STUDY_LEVEL
-        }
-        if table != "env" and "gamma" in names:
-            names["one_minus_gamma"] = 1.0 - float(names["gamma"])
+        if table == "env":
+            settings: Any = self.env_params()
+            every = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+            return {name: value for name, value in every.items() if name not in STUDY_LEVEL}
+        names = dict(self.learner.params())
+        if "gamma" in names:
+            names["one_minus_gamma"] = 1.0 - names["gamma"]
         return names
 
     def check(self, table: str, name: str, value: Scalar) -> None:
@@ -123,7 +122,7 @@ class Subject:
             return
         if name == "one_minus_gamma":
             name, value = "gamma", 1.0 - float(value)
-        params = self.env_params if table == "env" else self.learner.params
+        params: Callable[..., Any] = self.env_params if table == "env" else self.learner.params
         params(**{name: value})
 
 

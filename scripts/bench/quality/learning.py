@@ -169,13 +169,12 @@ def main(argv: list[str]) -> int:
         if field.name in SIZES:
             default = NUM_ENVS if field.name == "num_envs" else field.default
             parser.add_argument("--" + field.name.replace("_", "-"), type=int, default=default)
-    for field in fields(PPOParams):
-        number = str if field.name == "lr_schedule" else float
-        parser.add_argument("--" + field.name.replace("_", "-"), type=number, default=field.default)
+    for name, default in PPOParams():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default)
     parser.add_argument("--action-scale", type=float, default=EnvParams().action_scale)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    params = PPOParams(**{field.name: getattr(args, field.name) for field in fields(PPOParams)})
+    params = PPOParams(**{name: getattr(args, name) for name in PPOParams.model_fields})
     sizes = {name: getattr(args, name) for name in SIZES}
     env_params = EnvParams(action_scale=args.action_scale)
     found = print_machine()
@@ -208,7 +207,7 @@ def main(argv: list[str]) -> int:
             )
     saved = {
         "machine": found,
-        "ppo": asdict(params),
+        "ppo": dict(params),
         "sizes": sizes,
         "action_scale": args.action_scale,
         "steps": args.steps or STEPS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +163,8 @@ def test_every_hyperparameter_changes_the_update(name: str, numbers: bool) -> No
         return torch.cat([part.flatten() for part in program.agents[0].act.state_dict().values()])
 
     base = weights()
-    for field in fields(program_for(name, kind(1, 4)).params_type):
-        assert not torch.equal(base, weights(**{field.name: CHANGES[field.name]})), field.name
+    for field in program_for(name, kind(1, 4)).params_type.model_fields:
+        assert not torch.equal(base, weights(**{field: CHANGES[field]})), field
     assert torch.equal(base, weights())
 
 
@@ -222,7 +221,7 @@ def test_unsupported_agents_are_refused_with_a_sentence() -> None:
     state = program.get_member(0)
     for change, words in (
         ({"act.net.0.weight": torch.zeros(1, 1)}, r"act.net.0.weight is \(1, 1\)"),
-        ({"replay.place": None}, "must hold"),
+        ({"replay.next": None}, "must hold"),
         ({"act_target.net.0.bias": None}, "is missing"),
     ):
         wrong = {name: tensor for name, tensor in {**state, **change}.items() if tensor is not None}

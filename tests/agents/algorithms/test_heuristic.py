@@ -71,5 +71,5 @@ def test_training_takes_rollouts_without_steps_and_can_be_stopped() -> None:
 
 @pytest.mark.parametrize("name", ["honesty", "work", "own_first", "rest"])
 def test_parameters_are_probabilities(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} must be between 0 and 1"):
+    with pytest.raises(InputError, match=f"{name} must be at most 1"):
         HeuristicParams(**{name: 1.2})

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.engine.description import DESCRIPTION, packed, unpacked
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.core.items import ItemGroup, Items
-from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError, RunError
-from tests.agents.helpers import assert_same, shape_for, start
+from tests.agents.helpers import assert_same, member_params, shape_for, start
 from tests.agents.toy_env import (
     AbsentEnv,
     ChoiceEnv,
@@ -206,28 +206,37 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
         "byte_obs": {"byte_obs": True},
         "items": {"byte_obs": True, "items": Items(2, (ItemGroup("row", 4),))},
         "policies": {"players": 2, "seat_column": 2, "policies": "per-seat"},
+        "seat_column": {"seat_column": 2},
         "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
     }
-    codes = [PPO(replace(shape, slots=1))._shape_code().tolist()]
+    ppo = PPO(replace(shape, slots=1))
+    ppo.add_member(0, PPOParams(), 1, 1, torch.zeros(4), torch.ones(4))
+    state = ppo.get_member(0)
     for field in fields(Shape):
-        # A member doesn't depend on the first two, and the seat's column follows from the game.
-        if field.name not in {"slots", "algorithm", "seat_column"}:
+        # A program has one algorithm, and a member does not depend on the slots.
+        if field.name not in {"slots", "algorithm"}:
             change = changes.get(field.name) or {field.name: getattr(shape, field.name) * 2 or 1}
-            codes.append(PPO(replace(shape, slots=1, **change))._shape_code().tolist())
-    assert len(set(map(tuple, codes))) == len(codes)
+            with pytest.raises(InputError, match=rf"of another shape: .*\b{field.name}\b"):
+                PPO(replace(shape, slots=1, **change)).set_member(0, state)
+    PPO(replace(shape, slots=3)).set_member(2, state)
 
 
-def test_states_saved_when_absent_agents_were_named_crewed_still_fit() -> None:
-    shape = Shape(state_dim=4, action_dim=4, slots=1, has_absent_agents=True)
-    assert PPO(shape)._shape_code()[-1] == derive_seed("crewed=True")
+def test_a_member_says_what_it_is() -> None:
+    ppo, _ = trained({1: 2}, 1)
+    described = unpacked(ppo.get_member(1))
+    assert described["params"] == dict(member_params(2))
+    assert (described["rollouts"], described["has_obs"]) == (1, True)
+    assert described["shape"]["algorithm"] == "ppo"
 
 
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     ppo, env = trained({1: 2}, 1)
     state = ppo.get_member(1)
+    described = unpacked(state)
     for changes, words in (
         ({"obs": None}, "must hold"),
-        ({"shape": state["shape"] + 1}, "is of shape"),
+        ({DESCRIPTION: packed(described | {"params": {"clip": -1.0}})}, "clip must be above 0"),
+        ({DESCRIPTION: packed(described | {"params": {"clap": 1.0}})}, "clap is not known"),
         ({"adam_m": state["adam_m"][:, :-1]}, "adam_m is"),
     ):
         wrong = {
@@ -237,5 +246,5 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
             ppo.set_member(1, wrong)
         assert_same(state, ppo.get_member(1))
     other = PPO(shape_for(env, net_width=32))
-    with pytest.raises(InputError, match="is of shape"):
+    with pytest.raises(InputError, match=r"another shape: net_width is 16, not 32\.$"):
         other.set_member(0, state)

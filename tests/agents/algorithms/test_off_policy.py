@@ -10,6 +10,7 @@ import torch
 from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
 from sweepd.agents.algorithms.off_policy import OffPolicy
 from sweepd.agents.algorithms.sac import SAC, SACParams
+from sweepd.agents.engine.description import DESCRIPTION, packed, unpacked
 from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import assert_same, shape_for
 from tests.agents.off_policy_helpers import member_params, program_for, started
@@ -180,14 +181,17 @@ def test_unsupported_shapes_states_and_environments_are_refused(algorithm: str) 
     with pytest.raises(InputError, match="no recurrent networks"):
         kind(shape_for(env, algorithm=algorithm, recurrent="gru", bptt=4))
     program, env = trained({1: 2}, 1, type(env))
-    state = program.get_member(1)
+    state, updates = program.get_member(1), program.shape.updates
+    other_shape, other_params = unpacked(state), unpacked(state)
+    other_shape["shape"]["updates"] += 1
+    other_params["params"]["warmup"] = -1
     for changes, words in (
         ({"obs": None}, "must hold"),
         ({"target.weights": None}, "must hold"),
-        ({"shape": state["shape"] + 1}, "is of shape"),
+        ({DESCRIPTION: packed(other_shape)}, f"shape: updates is {updates + 1}, not {updates}"),
         ({"target.weights": state["target.weights"][:-1]}, "target.weights is"),
         ({"replay.side": state["replay.side"][:-1]}, "replayed side"),
-        ({"params": state["params"][:-2]}, "numbers, where"),
+        ({DESCRIPTION: packed(other_params)}, "warmup must be at least 0, not -1"),
     ):
         wrong = {
             name: tensor for name, tensor in {**state, **changes}.items() if tensor is not None
@@ -204,10 +208,10 @@ def test_unsupported_shapes_states_and_environments_are_refused(algorithm: str) 
     ("changes", "words"),
     [
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-        ({"gamma": 1.2}, "gamma must be between 0 and 1, not 1.2"),
+        ({"gamma": 1.2}, "gamma must be at most 1, not 1.2"),
         ({"warmup": -1}, "warmup must be at least 0"),
         ({"warmup": 1.5}, "whole number, not 1.5"),
-        ({"target_entropy": float("nan")}, "target_entropy must be finite"),
+        ({"target_entropy": float("nan")}, "target_entropy must be a finite number"),
         ({"initial_alpha": 0.0}, "initial_alpha must be above 0"),
     ],
 )

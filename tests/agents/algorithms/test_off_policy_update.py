@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -293,6 +292,6 @@ def test_every_hyperparameter_changes_the_update(kind: type[ToyEnv]) -> None:
     network = "net" if kind is ChoiceEnv else "actor"
     base = train_with(kind, params(warmup=10))
     assert_same(base, train_with(kind, params(warmup=10)))
-    for name in (field.name for field in fields(params)):
+    for name in params.model_fields:
         moved = train_with(kind, params(**{"warmup": 10, name: CHANGES[name]}))
         assert not torch.equal(base[f"{network}.weights"], moved[f"{network}.weights"]), name

@@ -433,10 +433,10 @@ def test_log_std_is_capped_and_entropy_is_that_of_the_gaussian(start: float) -> 
     ("changes", "words"),
     [
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-        ({"gamma": 1.2}, "gamma must be between 0 and 1, not 1.2"),
+        ({"gamma": 1.2}, "gamma must be at most 1, not 1.2"),
         ({"entropy_coef": -0.1}, "entropy_coef must be at least 0"),
-        ({"initial_log_std": float("nan")}, "initial_log_std must be finite"),
-        ({"lr_schedule": "step"}, "constant, linear, cosine, not 'step'"),
+        ({"initial_log_std": float("nan")}, "initial_log_std must be a finite number"),
+        ({"lr_schedule": "step"}, "'constant', 'linear' or 'cosine', not 'step'"),
     ],
 )
 def test_params_out_of_range_are_refused(changes: dict[str, Any], words: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
+from sweepd.agents.engine.description import DESCRIPTION, packed
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
 from sweepd.optimize.study.checkpoint import MemberState
@@ -49,7 +50,7 @@ class OneWorker:
         self.training = MemberTraining(plan, members=[MemberState()])
 
     def train(self, rollouts: int, rung: int, seconds: float) -> None:
-        state = {"weights": torch.full((2,), float(rollouts))}
+        state = {"weights": torch.full((2,), float(rollouts)), DESCRIPTION: packed({})}
         self.training.members = [MemberState(state, state, rollouts)]
         self.training.rung, self.training.seconds = rung, seconds
 
@@ -126,25 +127,6 @@ def test_a_recorded_file_is_not_overwritten(
     again.train(9, rung, seconds=3.0)
     again.records.checkpoint_now(again.training)
     assert len(again.files) == 1
-
-
-def test_files_of_older_versions_without_a_rung_in_their_name_are_resumed(
-    worker: OneWorker,
-) -> None:
-    worker.train(8, 0, seconds=1.0)
-    worker.records.checkpoint_now(worker.training)
-    [file] = worker.files
-    recorded = worker.handle.storage.get_trial(worker.training.plan.trial_id).user_attrs[
-        CHECKPOINT_KEY
-    ]
-    old = file.with_name("checkpoint-000000008-0123abcd.safetensors")
-    file.rename(old)
-    path = f"{old.parent.name}/{old.name}"
-    worker.handle.storage.set_trial_user_attrs(
-        worker.training.plan.trial_id, {CHECKPOINT_KEY: {**recorded, "path": path}}
-    )
-    again = _next_worker(worker)
-    assert again.said == ["trial 0 resumes from rung 0 (rollout 8)"]
 
 
 def test_a_trial_that_has_not_begun_has_no_checkpoint(worker: OneWorker) -> None:

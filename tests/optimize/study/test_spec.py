@@ -9,7 +9,10 @@ import optuna
 import pytest
 import torch
 from optuna.trial import TrialState
+from safetensors import safe_open
+from safetensors.torch import save_file
 
+from sweepd.agents.engine.description import DESCRIPTION, packed, unpacked
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support.errors import InputError
@@ -198,7 +201,8 @@ def test_a_sampler_with_fixed_parameters_keeps_them() -> None:
 
 def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-1.safetensors"
-    state = {"weights": torch.arange(6.0).view(2, 3), "stream": torch.arange(5, dtype=torch.uint8)}
+    description = {"shape": {"net_width": 8}, "params": {"clip": 0.1}, "rollouts": 7}
+    state = {"weights": torch.arange(6.0).view(2, 3), DESCRIPTION: packed(description)}
     written = Checkpoint(
         [MemberState(state, {"cash": torch.ones(2, dtype=torch.float64)}, 7), MemberState()],
         2,
@@ -211,7 +215,16 @@ def test_a_checkpoint_comes_back_and_a_damaged_one_is_refused(tmp_path: Path) ->
     assert [m.rollouts for m in back.members] == [7, 0]
     assert back.members[0].learner is not None
     assert torch.equal(back.members[0].learner["weights"], state["weights"])
+    assert unpacked(back.members[0].learner) == description
     assert back.members[1].learner is None
+    with safe_open(path, "pt") as file:  # by which anyone can read what a checkpoint is
+        header = json.loads(file.metadata()["sweepd"])
+        assert not any("description" in name for name in file.keys())  # noqa: SIM118 -- not a mapping
+    assert header["members"] == [description, None]
+    save_file(state, path, metadata={"sweepd": json.dumps(header | {"format": 2})})
+    with pytest.raises(InputError, match="of format 2; this version reads format 3"):
+        read_checkpoint(path)
+    write_checkpoint(path, written)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))

@@ -205,7 +205,7 @@ def test_a_run_may_start_from_the_newest_checkpoint_of_a_trial(
     [
         ({"trian": {}}, "[trian] is not a table"),
         ({"ppo": {"lr": 1}}, "[ppo] lr is not known"),
-        ({"ppo": {"clip": -1.0}}, "clip"),
+        ({"ppo": {"clip": -1.0}}, "[ppo] clip must be above 0, not -1.0"),
         ({"env": {"action_scale": 3.0}}, "action_scale"),
         ({"shape": {"net_width": "wide"}}, "[shape] net_width"),
         ({"train": {"budget": 0}}, "[train] budget = 0 should be at least 1"),

@@ -85,7 +85,7 @@ def test_studies_of_others_and_of_other_versions_are_refused(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"'none' is not in .*; there are: s, newer, plain"):
         reader(tmp_path, "none")
     older = json.loads(handle.spec.to_json())
-    del older["average"]  # as before 0.1.0
+    del older["average"]
     handle.study.set_user_attr(SPEC_KEY, json.dumps(older))
     words = ["status", "--study-name", "s", "--storage", handle.storage.url]
     code, said = answer(words, tmp_path / "said.txt")
