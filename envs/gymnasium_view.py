@@ -33,19 +33,20 @@ BUCKET_BRIGADE_ID = "sweepd/BucketBrigade-v0"
 
 def row_spaces(env: VecEnv) -> tuple[Space[Any], Space[Any]]:
     """Return the spaces of one row's observation (without privileged columns) and action."""
-    if env.players > 1:
+    spec = env.spec
+    if spec.players > 1:
         raise InputError(
-            f"{env.env_name} has {env.players} players in turns in every row, which Gymnasium's "
+            f"{env.env_name} has {spec.players} players in turns in every row, which Gymnasium's "
             "interfaces do not have; give it opponents"
         )
     action: Space[Any]
-    if env.action_dims:
-        action = MultiDiscrete(np.array(env.action_dims))
-    elif env.if_discrete:
-        action = Discrete(env.action_dim)
+    if spec.action_dims:
+        action = MultiDiscrete(np.array(spec.action_dims))
+    elif spec.if_discrete:
+        action = Discrete(spec.action_dim)
     else:
-        action = Box(-1.0, 1.0, (env.action_dim,), np.float32)
-    return Box(-np.inf, np.inf, (env.state_dim,), np.float32), action
+        action = Box(-1.0, 1.0, (spec.action_dim,), np.float32)
+    return Box(-np.inf, np.inf, (spec.state_dim,), np.float32), action
 
 
 def codec_of(game: Game, params: Any) -> SpaceCodec:
@@ -62,7 +63,7 @@ def codec_of(game: Game, params: Any) -> SpaceCodec:
         if isinstance(own, SpaceCodec):
             return own
         found = row_spaces(env)
-        if env.masked:
+        if env.spec.masked:
             raise InputError(
                 f"{env.env_name} says which options are legal by the choices made so far; use "
                 "act(observation, legal) with its action_mask"

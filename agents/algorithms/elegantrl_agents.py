@@ -53,9 +53,9 @@ class ElegantAgents(Program):
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
         self.kind = kind_of(shape.algorithm)
-        agent_class = self.kind.agent_class(discrete=shape.discrete)
+        agent_class = self.kind.agent_class(discrete=shape.if_discrete)
         if agent_class is None:
-            takes = "numbers" if shape.discrete else "one of several choices"
+            takes = "numbers" if shape.if_discrete else "one of several choices"
             raise InputError(
                 f"{shape.algorithm} takes actions that are {takes}; this environment's are not."
             )
@@ -122,14 +122,14 @@ class ElegantAgents(Program):
         """Return deterministic actions of one member in the environment's form; 0 without one."""
         shape = self.shape
         if network is None:
-            if shape.discrete:
+            if shape.if_discrete:
                 return torch.zeros(len(obs), dtype=torch.int64, device=self.device)
             return torch.zeros(len(obs), shape.action_dim, dtype=obs.dtype, device=self.device)
         action: Tensor = network(obs)
         if isinstance(network, ActorDiscretePPO):  # returns the option instead of its values
             return action
         action = action.nan_to_num(nan=0.0)
-        return action.argmax(1) if shape.discrete else action
+        return action.argmax(1) if shape.if_discrete else action
 
     def _collect(self, env: VecEnv) -> None:
         shape = self.shape
@@ -199,17 +199,17 @@ class ElegantAgents(Program):
         agent, shape, rows = self.agents[slot], self.shape, self.shape.num_envs
         collected = self._collected(slot) + step * rows
         if self.kind.replays and collected < self._member(slot).params.warmup:
-            if shape.discrete:
+            if shape.if_discrete:
                 return (torch.randint(shape.action_dim, size=(rows, 1)).to(self.device),)
             return ((torch.rand(rows, shape.action_dim) * 2 - 1.0).to(self.device),)
         found = agent.act.get_action(state)
         if self.kind.replays:
             return (found,)
         action, log_prob = found
-        return (action.unsqueeze(1) if shape.discrete else action), log_prob
+        return (action.unsqueeze(1) if shape.if_discrete else action), log_prob
 
     def _to_env(self, agent: Any, action: Tensor) -> Tensor:
-        if self.shape.discrete:
+        if self.shape.if_discrete:
             return action[:, 0].to(torch.int64)
         if not self.kind.replays:  # stored before tanh
             action = agent.act.convert_action_for_env(action)
@@ -295,7 +295,7 @@ class ElegantAgents(Program):
             "max_step": shape.horizon,
             "state_dim": shape.state_dim,
             "action_dim": shape.action_dim,
-            "if_discrete": shape.discrete,
+            "if_discrete": shape.if_discrete,
         }
         config = Config(self.agent_class, None, args)
         config.net_dims = shape.net_dims
@@ -327,7 +327,7 @@ class ElegantAgents(Program):
             self.buffers[slot] = ReplayBuffer(
                 shape.buffer // shape.num_envs,
                 shape.state_dim,
-                1 if shape.discrete else shape.action_dim,
+                1 if shape.if_discrete else shape.action_dim,
                 gpu_id=_gpu(self.device),
                 num_envs=shape.num_envs,
             )

@@ -46,7 +46,7 @@ class FusedLoss:
     def __init__(self, kernels: GpuKernels, shape: Shape, device: torch.device) -> None:
         self._kernels, self.shape = kernels, shape
         size = shape.slots, shape.minibatch
-        columns = 1 if shape.discrete else shape.action_dim + 2
+        columns = 1 if shape.if_discrete else shape.action_dim + 2
         self._sums = torch.zeros(*size, columns, device=device)
         self._ones = torch.ones(shape.slots, 1, shape.minibatch, device=device)
         self._d_output = torch.zeros(*size, shape.action_dim, device=device)
@@ -132,7 +132,9 @@ def agrees(kernels: GpuKernels, device: torch.device) -> bool:
 @torch.enable_grad()
 def _agrees(kernels: GpuKernels, device: torch.device, *, discrete: bool) -> bool:
     slots, rows, columns = 2, 64, 3
-    shape = Shape(state_dim=1, action_dim=columns, slots=slots, minibatch=rows, discrete=discrete)
+    shape = Shape(
+        state_dim=1, action_dim=columns, if_discrete=discrete, slots=slots, minibatch=rows
+    )
     generator = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> Tensor:

@@ -104,7 +104,7 @@ class OffPolicy(Program):
             InputError: the algorithm does not take the shape's actions.
         """
         super().__init__(shape, device)
-        if shape.discrete != discrete:
+        if shape.if_discrete != discrete:
             takes = "one of several choices" if discrete else "numbers"
             raise InputError(
                 f"{self.algorithm} takes actions that are {takes}; this environment's are not."

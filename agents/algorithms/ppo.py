@@ -300,7 +300,7 @@ class PPO(Program):
         # A minibatch without a valid transition is skipped; the next one is not.
         stepped = running if batch.valid is None else running & batch.valid.any(-1)
         self.optimizer.apply(norms, numbers["max_grad_norm"][:, 0], stepped)
-        if not self.shape.discrete:
+        if not self.shape.if_discrete:
             # A larger deviation would push the samples into the saturated ends of tanh.
             highest = numbers["initial_log_std"].clamp(min=0.0).unsqueeze(-1)
             population.actor.weights["action_std_log"].clamp_(max=highest)

@@ -34,12 +34,12 @@ def play_names(env: VecEnv, *, opponents: bool = False) -> tuple[str, ...]:
         env: the environment.
         opponents: whether this environment is meant with opponents, although it has none.
     """
-    players = 1 if opponents else env.players
-    if not (env.masked or players > 1 or env.counted):
+    spec = env.spec
+    players = 1 if opponents else spec.players
+    if not (spec.masked or players > 1 or env.counted):
         return ()
     seats = ("won_first", "won_second") if players == 2 else ()
-    several = env.masked or env.action_dims
-    choices = len(env.action_dims or (1,)) if env.if_discrete and several else 0
+    choices = len(spec.choices) if spec.masked or spec.action_dims else 0
     return (
         "illegal",
         *(f"share_{name}" for name in env.counted),
@@ -90,7 +90,7 @@ def play_stats(
         chosen = first == option if valid is None else (first == option) & valid
         found[f"share_{name}"] = chosen.sum((1, 2)) / decisions.clamp_min(1)
     found["decisions_per_game"] = decisions / games
-    if env.players == 2:
+    if env.spec.players == 2:
         ahead = rewards[..., 0] - rewards[..., 1]
         found["won_first"] = ((ahead > 0) & ends).sum((1, 2)) / games
         found["won_second"] = ((ahead < 0) & ends).sum((1, 2)) / games

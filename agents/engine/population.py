@@ -152,7 +152,7 @@ class Population:
 
 def specs_of(shape: Shape) -> tuple[NetSpec, NetSpec]:
     """Return what the actors and critics of a program are."""
-    kind = "ActorDiscretePPO" if shape.discrete else "ActorPPO"
+    kind = "ActorDiscretePPO" if shape.if_discrete else "ActorPPO"
     return NetSpec.of(kind, shape), NetSpec.of("CriticPPO", shape, shape.obs_dim)
 
 
@@ -164,6 +164,6 @@ def _new_networks(shape: Shape, seed: int, initial_log_std: float) -> list[State
         networks = [new_weights(spec) for spec in specs]
         for network, spec in zip(networks, specs, strict=True):
             network |= own_weights(spec)
-    if not shape.discrete:
+    if not shape.if_discrete:
         networks[0]["action_std_log"].fill_(initial_log_std)
     return networks

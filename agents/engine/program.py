@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.normaliser import checked_normaliser
 from sweepd.agents.networks.shape import SHARED, Shape, env_fields
 from sweepd.agents.networks.spec import NetSpec
-from sweepd.envs.core.items import Items
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import VecEnv
@@ -63,33 +62,19 @@ class Member:
         return rate
 
 
-class EnvTraits(Protocol):
-    """The attributes of an environment that decide whether an algorithm can train in it."""
-
-    env_name: str
-    masked: bool
-    has_absent_agents: bool
-    action_dims: tuple[int, ...]
-    players: int
-    obs_dtype: torch.dtype
-    image_shape: tuple[int, int, int] | None
-    items: Items | None
-    privileged_dim: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Supported:
     """What an algorithm can train with; everything else is refused.
 
     Attributes:
-        masks: environments with illegal actions (`VecEnv.masked`).
+        masks: environments with illegal actions (`EnvSpec.masked`).
         absent_agents: environments with rows that may be without an agent.
         multi_discrete: actions of several choices.
         turns: environments whose rows have several players that act in turns.
         images: observations that are uint8 images.
         byte_obs: observations of other bytes.
-        items: observations with items that are looked up by id (`VecEnv.items`).
-        privileged: observation columns that only critics read (`VecEnv.privileged_dim`).
+        items: observations with items that are looked up by id (`EnvSpec.items`).
+        privileged: observation columns that only critics read (`EnvSpec.privileged_dim`).
         recurrent: recurrent networks (`Shape.recurrent`).
         per_seat: policies per seat (`Shape.policies`).
         running_scale: running statistics of observations (`Shape.running_scale`).
@@ -109,25 +94,23 @@ class Supported:
     running_scale: bool = False
     activations: bool = False
 
-    def check_env(self, algorithm: str, env: EnvTraits) -> None:
+    def check_env(self, algorithm: str, env: VecEnv) -> None:
         """Raise InputError for an environment that is not supported.
 
         Args:
             algorithm: its name in the message.
-            env: a `VecEnv`, or a game's.
+            env: the environment.
         """
+        spec = env.spec
         traits = {
-            "actions that may be illegal (an action_mask)": (env.masked, self.masks),
-            "agents that come and go": (env.has_absent_agents, self.absent_agents),
-            "several choices per action": (bool(env.action_dims), self.multi_discrete),
-            "players that act in turns": (env.players > 1, self.turns),
-            "observations of bytes": (
-                env.obs_dtype == torch.uint8 and env.image_shape is None,
-                self.byte_obs,
-            ),
-            "images": (env.image_shape is not None, self.images),
-            "items that are looked up by id": (env.items is not None, self.items),
-            "columns for critics": (env.privileged_dim > 0, self.privileged),
+            "actions that may be illegal (an action_mask)": (spec.masked, self.masks),
+            "agents that come and go": (spec.has_absent_agents, self.absent_agents),
+            "several choices per action": (bool(spec.action_dims), self.multi_discrete),
+            "players that act in turns": (spec.players > 1, self.turns),
+            "observations of bytes": (spec.byte_obs, self.byte_obs),
+            "images": (spec.image_shape is not None, self.images),
+            "items that are looked up by id": (spec.items is not None, self.items),
+            "columns for critics": (spec.privileged_dim > 0, self.privileged),
         }
         found = [name for name, (present, supported) in traits.items() if present and not supported]
         if found:
@@ -184,7 +167,7 @@ class Program(ABC):
         self.streams = Streams(shape.slots, self.device)
         self.members: list[Member | None] = [None] * shape.slots
         self.obs = torch.zeros(
-            shape.slots * shape.num_envs, shape.obs_dim, dtype=shape.obs_dtype, device=self.device
+            shape.slots * shape.num_envs, shape.obs_dim, dtype=shape.torch_dtype, device=self.device
         )
         self.numbers = {
             name: torch.zeros(shape.slots, 1, device=self.device)

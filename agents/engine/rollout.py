@@ -111,7 +111,7 @@ class Rollout:
         # Of critics, at the ends of truncated episodes, while new episodes start from zeros.
         self._ending = torch.zeros_like(self.memory[1])
         self._output = new(slots, envs, shape.action_dim)  # of the actors, in the present step
-        self._final_obs = new(slots, envs, shape.obs_dim, dtype=shape.obs_dtype)
+        self._final_obs = new(slots, envs, shape.obs_dim, dtype=shape.torch_dtype)
         self._static: Static | None = None
         self._fused_sample = fused_sample(shape, envs, device)
         self.replays = Replays()

@@ -50,7 +50,7 @@ class Transitions:
         state_size = STATE_SIZE[shape.recurrent] * shape.net_width if shape.recurrent else 0
         return cls(
             shape,
-            torch.zeros(*size, shape.obs_dim, dtype=shape.obs_dtype, device=device),
+            torch.zeros(*size, shape.obs_dim, dtype=shape.torch_dtype, device=device),
             torch.zeros(*size, columns, device=device),
             torch.zeros(*size, flags, dtype=torch.bool, device=device),
             torch.zeros(*size, mask_bytes, dtype=torch.uint8, device=device),

@@ -245,7 +245,7 @@ class UpdateKernel:
             inputs=(shape.state_dim, shape.obs_dim),
             actions=shape.action_dim,
             activation=ACTIVATIONS.index(shape.activation),
-            choices=len(shape.choices) if shape.discrete else 0,
+            choices=len(shape.choices),
             chained=shape.autoregressive,
             masked=shape.masked,
             minibatch=shape.minibatch,

@@ -27,6 +27,7 @@ from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.part import cut
 from sweepd.agents.networks.shape import PER_SEAT, Shape
 from sweepd.agents.networks.spec import NetSpec
+from sweepd.envs.core.env_spec import BYTES
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.native.build import library
 
@@ -60,7 +61,7 @@ _PPO = (
         **_SIZES,
         action_dim=9,
         action_dims=(4, 5),
-        discrete=True,
+        if_discrete=True,
         masked=True,
         autoregressive=True,
         has_absent_agents=True,
@@ -68,11 +69,11 @@ _PPO = (
     Shape(
         **_SIZES,
         state_dim=_ITEMS.columns,
-        byte_obs=True,
+        obs_dtype=BYTES,
         items=_ITEMS,
         item_width=5,
         action_dim=4,
-        discrete=True,
+        if_discrete=True,
         policies=PER_SEAT,
         seat_column=_ITEMS.columns - 1,
     ),
@@ -82,7 +83,7 @@ _REPLAYED: dict[str, Any] = {"slots": 2, "net_width": 33, "num_envs": 5, "horizo
 _REPLAYED |= {"state_dim": 21, "action_dim": 5, "minibatch": 110, "updates": 2, "buffer": 120}
 _OFF_POLICY = (
     Shape(**_REPLAYED, algorithm="sac"),
-    Shape(**_REPLAYED, algorithm="d3qn", discrete=True),
+    Shape(**_REPLAYED, algorithm="d3qn", if_discrete=True),
 )
 _RATES = [1e-3, 2e-3]
 _LINEAR = ("weight", "bias")
@@ -156,14 +157,14 @@ def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
 def _after_replays(kernels: Kernels, shape: Shape) -> list[Tensor]:
     """Return what is trained by gradient steps of SAC or D3QN, statistics, and outputs."""
     slots, actions, size = shape.slots, shape.action_dim, (shape.buffer, shape.state_dim)
-    columns = 1 if shape.discrete else actions
+    columns = 1 if shape.if_discrete else actions
     rings = {name: _numbers(slots, *size, scale=2.0) for name in ("obs", "next_obs")}
     rings["side"] = _numbers(slots, shape.buffer, columns + 2)
-    if shape.discrete:
+    if shape.if_discrete:
         rings["side"][..., 0] = (rings["side"][..., 0] * 512).long() % actions
     rings["side"][..., -1] = (rings["side"][..., -1] > -0.5).float()
-    kinds = {"critic": "QNetTwinDuel" if shape.discrete else "CriticTwin"}
-    kinds |= {"target": kinds["critic"]} | ({} if shape.discrete else {"actor": "ActorSAC"})
+    kinds = {"critic": "QNetTwinDuel" if shape.if_discrete else "CriticTwin"}
+    kinds |= {"target": kinds["critic"]} | ({} if shape.if_discrete else {"actor": "ActorSAC"})
     nets, at, trained = {}, {}, {}
     for name, kind in kinds.items():
         spec = replace(NetSpec.of(kind, shape), hidden=(shape.net_width,) * 2)
@@ -174,7 +175,7 @@ def _after_replays(kernels: Kernels, shape: Shape) -> list[Tensor]:
         at[name] = places(spec, [by_name[part] for part in layers])
         adam = None if name == "target" else Adam(net.flat.unsqueeze(0))
         trained[name] = Trained(net.flat, at[name], adam)
-    if not shape.discrete:
+    if not shape.if_discrete:
         alpha = _numbers(1, slots, 1)
         trained["alpha"] = Trained(alpha[0], None, Adam(alpha))
     optimizers = [one.optimizer for one in trained.values() if one.optimizer is not None]
@@ -189,7 +190,7 @@ def _after_replays(kernels: Kernels, shape: Shape) -> list[Tensor]:
     rows = rows.transpose(0, 1).reshape(shape.updates, -1)
     every = torch.ones(slots, dtype=torch.bool)
     stats, _ = run(rows, noise, _both(_REPLAY_NUMBERS), every)
-    name = "critic" if shape.discrete else "actor"
+    name = "critic" if shape.if_discrete else "actor"
     outputs = NetKernel(kernels, nets[name], at[name]).outputs(rings["obs"])
     moments = [part for optimizer in optimizers for part in (optimizer.m, optimizer.v)]
     flats = [one.flat for one in trained.values()]
@@ -204,7 +205,7 @@ def _rollout(shape: Shape) -> _Rollout:
     side[..., -3] -= 2.0
     if shape.byte_obs:
         obs = ((obs * 512).long() % 3).to(torch.uint8)
-    if shape.discrete:
+    if shape.if_discrete:
         side[..., :columns] = (side[..., :columns] * 512).long() % 4
     if not shape.masked:
         return _Rollout(obs, side, torch.zeros(*size, 0), torch.zeros(*size, 0))

@@ -331,4 +331,4 @@ def distribution_of(shape: Shape) -> type[Distribution]:
     """Return the distribution of a program's actions."""
     if shape.action_dims or shape.masked:
         return Choices
-    return Categorical if shape.discrete else Gaussian
+    return Categorical if shape.if_discrete else Gaussian

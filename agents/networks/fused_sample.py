@@ -16,7 +16,7 @@ class FusedSample:
     def __init__(self, kernels: GpuKernels, shape: Shape, rows: int, device: torch.device) -> None:
         self._kernels, self._sizes = kernels, (shape.slots, rows, shape.action_dim)
         every = shape.slots * rows
-        if shape.discrete:
+        if shape.if_discrete:
             self._actions = torch.zeros(every, dtype=torch.int64, device=device)
         else:
             self._actions = torch.zeros(every, shape.action_dim, device=device)

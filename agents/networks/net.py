@@ -212,13 +212,13 @@ def forward(
         weights = {name: torch.cat([net.weights[name] for net in nets]) for name in WEIGHTS}
         shown, state = unrolled(cell, weights, torch.cat(tops), joined(memories))
         tops, states = [*shown.chunk(len(nets))], state.chunk(len(nets))
-    found = []
-    for net, top, state in zip(nets, tops, states, strict=True):
+    found: list[tuple[Tensor, Tensor | None]] = []
+    for net, top, after in zip(nets, tops, states, strict=True):
         output = net.head(next(iter(net.spec.heads)), top)
         if net.spec.seat_column is not None:
             first, second = output.view(-1, 2, *output.shape[1:]).unbind(1)
             output = torch.where(is_second(x, net.spec.seat_column), second, first)
-        found.append((output, state))
+        found.append((output, after))
     return found
 
 

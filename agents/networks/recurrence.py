@@ -81,7 +81,7 @@ def unrolled(
     from_input = affine(x, weights["rnn.weight_ih"], weights["rnn.bias_ih"])
     # Cut here rather than in every step, whose gradients autograd would put together again.
     sizes = [2 * width, width] if cell == "gru" else [4 * width]
-    own_parts = from_input.view(count, steps, sequences, -1).split(sizes, -1)
+    own_parts = from_input.view(count, steps, sequences, -1).split_with_sizes(sizes, -1)
     of_steps = zip(*(part.unbind(1) for part in own_parts), strict=True)
     step_of = _gru if cell == "gru" else _lstm
     weight, bias = weights["rnn.weight_hh"], weights["rnn.bias_hh"]
@@ -92,7 +92,7 @@ def unrolled(
     else:
         biases = [bias] * steps
     # h, or h and c. (Not side by side in the loop: autograd would copy the halves.)
-    state, shown = memory.state.split(width, -1), []
+    state, shown = memory.state.split_with_sizes([width] * STATE_SIZE[cell], -1), []
     for step, (own, bias) in enumerate(zip(of_steps, biases, strict=True)):
         if memory.starts is not None:
             starts = memory.starts[:, step].unsqueeze(-1)
@@ -132,7 +132,7 @@ class _Biases(torch.autograd.Function):
 def _gru(state: State, from_input: State, from_state: Tensor) -> State:
     width = state[0].shape[-1]
     sums, in_new = from_input
-    own_sums, own_new = from_state.split([2 * width, width], -1)
+    own_sums, own_new = from_state.split_with_sizes([2 * width, width], -1)
     reset, update = sigmoid(sums + own_sums).chunk(2, -1)
     # The reset gate acts on U_n h + b, as in torch.
     new = torch.tanh(torch.addcmul(in_new, reset, own_new))
@@ -141,7 +141,9 @@ def _gru(state: State, from_input: State, from_state: Tensor) -> State:
 
 def _lstm(state: State, from_input: State, from_state: Tensor) -> State:
     width = state[0].shape[-1]
-    sums, in_new, in_out = (from_input[0] + from_state).split([2 * width, width, width], -1)
+    sums, in_new, in_out = (from_input[0] + from_state).split_with_sizes(
+        [2 * width, width, width], -1
+    )
     in_gate, forget = sigmoid(sums).chunk(2, -1)
     cell = torch.addcmul(forget * state[1], in_gate, torch.tanh(in_new))
     return sigmoid(in_out) * torch.tanh(cell), cell

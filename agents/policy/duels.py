@@ -59,7 +59,7 @@ class FrozenEntrant(Entrant):
         policy = self._policy
         own = policy.state_dim, policy.action_dim, policy.discrete
         fits = env.state_dim, env.action_dim, env.if_discrete
-        sizes = env.choices
+        sizes = env.spec.choices
         if own != fits or tuple(policy.sizes) != sizes:
             several = [
                 f" in choices of {list(one)}" if len(one) > 1 else ""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,34 +24,13 @@ from sweepd.agents.networks.distributions import masked_logits
 from sweepd.agents.policy.bank import Architecture, Bank, architecture_of, draw_option
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.members import Member, check_members
+from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.core.policies import Policies
 from sweepd.envs.core.rows import where_rows
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.games.curriculum import LEARNERS, OTHERS, PAST, SELF
 from sweepd.envs.games.opponents import Opponents, Scripted, ScriptedPlayer
 from sweepd.envs.support.errors import InputError
-
-
-class Spaces(NamedTuple):
-    """The observations and actions of a game's seat.
-
-    Attributes:
-        state_dim: columns of an observation.
-        action_dim: numbers of an action, or its options, of all choices together.
-        discrete: whether an action is one of several options.
-        choices: sizes of the choices of an action of several; () for a single one.
-    """
-
-    state_dim: int
-    action_dim: int
-    discrete: bool
-    choices: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        if self.choices:
-            return f"{self.state_dim} observations to choices of {list(self.choices)}"
-        actions = f"one of {self.action_dim} actions" if self.discrete else f"{self.action_dim}"
-        return f"{self.state_dim} observations to {actions}{'' if self.discrete else ' numbers'}"
 
 
 @dataclass(frozen=True)
@@ -135,7 +113,7 @@ class Roster(Opponents):
         self,
         members: int,
         games: int,
-        spaces: Spaces,
+        spec: EnvSpec,
         *,
         scripted: Mapping[str, ScriptedPlayer] | None = None,
         learners: Sequence[str] = (),
@@ -152,7 +130,7 @@ class Roster(Opponents):
         Args:
             members: slots of the program.
             games: games per member.
-            spaces: of the game.
+            spec: of the game without opponents.
             scripted: scripted players by name.
             learners: which of `self`, `past` and `others` are opponents.
             champions: frozen actors by name.
@@ -182,12 +160,12 @@ class Roster(Opponents):
         self._learners = [name for name in LEARNERS if name in learners]
         frozen = dict(champions or {})
         super().__init__([*(scripted or {}), *self._learners, *frozen], members, device)
-        self._device, self._spaces = torch.device(device), spaces
+        self._device, self._spec = torch.device(device), spec
         self._games, self._together = games, together
         self._past_interval, self._past_size = past_interval, past_size
         self._scripted = Scripted(scripted, members, device) if scripted else None
         self._actors = {
-            name: _fitting(name, champion.actor, spaces) for name, champion in frozen.items()
+            name: _fitting(name, champion.actor, spec) for name, champion in frozen.items()
         }
         samples = [
             frozen[name].sampled if name in frozen else sampled and name in self._learners
@@ -218,8 +196,7 @@ class Roster(Opponents):
         # Players and actors share the random numbers of a game, as only one of them plays it.
         neural = 0
         if self._learners or self._actors:
-            spaces = self._spaces
-            neural = (len(spaces.choices) or 1) if spaces.discrete else spaces.action_dim
+            neural = len(self._spec.choices) or self._spec.action_dim
         self.uniforms = max(neural, scripted.uniforms if scripted else 0)
 
     # Playing.
@@ -254,7 +231,7 @@ class Roster(Opponents):
         if not self._lanes:
             assert controls is not None  # a roster has names
             return controls, torch.cat((kept, state), 1)
-        if legal is not None or self._spaces.choices:
+        if legal is not None or self._spec.action_dims:
             made, state = self._choose(obs, chosen, state, uniforms, legal)
             scripted = self._lane_of[chosen] < 0
             controls = made if controls is None else where_rows(scripted, controls, made)
@@ -284,7 +261,7 @@ class Roster(Opponents):
             places.append(place)
             state = self._stepped(lane, stepped, here, state)
         samples = self._samples[chosen] & ~self._ranks[chosen]
-        sizes = self._spaces.choices or (self._spaces.action_dim,)
+        sizes = self._spec.choices
         made = torch.zeros(len(obs), 0, dtype=torch.int64, device=obs.device)
         for choice in range(len(sizes)):
             # All lanes together, so that a choice needs one mask.
@@ -300,7 +277,7 @@ class Roster(Opponents):
                 logits = masked_logits(logits, legal(made))
             option = draw_option(logits, uniforms[:, choice : choice + 1], samples)
             made = torch.cat((made, option.unsqueeze(1)), 1)
-        return (made if self._spaces.choices else made[:, 0]), state
+        return (made if self._spec.action_dims else made[:, 0]), state
 
     def _dealt_to(
         self, index: int, obs: Tensor, chosen: Tensor, state: Tensor
@@ -409,7 +386,7 @@ class Roster(Opponents):
         groups: dict[Architecture, list[str]] = {}
         if weights is not None:
             one = {name: part[0] for name, part in weights.items()}
-            own = _fit("a member", architecture_of(one, "a member"), self._spaces)
+            own = _fit("a member", architecture_of(one, "a member"), self._spec)
             if own.memory > self._state_size:
                 raise InputError(
                     f"opponents that are members have a recurrent state of {own.memory} numbers, "
@@ -445,26 +422,37 @@ class Roster(Opponents):
         self._lanes.append(lane)
 
 
-def _fitting(
-    name: str, actor: Member | FrozenPolicy, spaces: Spaces
-) -> tuple[Architecture, Member]:
+def _fitting(name: str, actor: Member | FrozenPolicy, spec: EnvSpec) -> tuple[Architecture, Member]:
     """Return a champion's architecture and tensors; InputError if it does not fit the game."""
     members = actor.members if isinstance(actor, FrozenPolicy) else (actor,)
     if len(members) > 1:
         raise InputError(f"opponent {name} has {len(members)} members, and an opponent has one")
     source = f"opponent {name}"
     check_members(members, source)
-    return _fit(source, architecture_of(members[0], source), spaces), members[0]
+    return _fit(source, architecture_of(members[0], source), spec), members[0]
 
 
-def _fit(name: str, architecture: Architecture, spaces: Spaces) -> Architecture:
+def _fit(name: str, architecture: Architecture, spec: EnvSpec) -> Architecture:
     """Return the architecture; InputError if it does not fit the game."""
-    own = Spaces(
-        architecture.state_dim, architecture.action_dim, architecture.discrete, architecture.choices
+    own = EnvSpec(
+        state_dim=architecture.state_dim,
+        action_dim=architecture.action_dim,
+        if_discrete=architecture.discrete,
+        action_dims=architecture.choices,
     )
-    if own != spaces:
-        raise InputError(f"{name} maps {own}, and this game maps {spaces}")
+    if _maps(own) != _maps(spec):
+        raise InputError(f"{name} maps {_maps(own)}, and this game maps {_maps(spec)}")
     return architecture
+
+
+def _maps(spec: EnvSpec) -> str:
+    """Return from what to what a policy of these observations and actions maps."""
+    actions = f"{spec.action_dim} numbers"
+    if spec.if_discrete:
+        actions = f"one of {spec.action_dim} actions"
+    if spec.action_dims:
+        actions = f"choices of {list(spec.action_dims)}"
+    return f"{spec.state_dim} observations to {actions}"
 
 
 def _others(members: int, together: int) -> Tensor:

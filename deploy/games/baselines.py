@@ -56,13 +56,13 @@ class OwnBaseline:
 
         def act(obs: Tensor) -> Tensor:
             seen = env.observations() if isinstance(env, ExternalVecEnv) else obs.numpy()
-            here = env.present().tolist() if env.has_absent_agents else [True] * len(seen)
+            here = env.present().tolist() if env.spec.has_absent_agents else [True] * len(seen)
             # Components of absent agents' actions are not read.
             idle = np.zeros(_components(env), np.int64 if env.if_discrete else np.float32)
             rows = zip(seen, here, strict=True)
             made = np.stack([self.answer(env, one) if there else idle for one, there in rows])
             uniforms = torch.rand(len(made), env.action_dim, generator=generator)
-            legal = env.action_mask if env.masked else None
+            legal = env.action_mask if env.spec.masked else None
             return _legally(env, torch.from_numpy(made), legal, uniforms)
 
         return act
@@ -110,13 +110,13 @@ def _legally(env: GameEnv, action: Tensor, legal: Legal | None, uniforms: Tensor
     A function of observations may not know what is legal.
     """
     if legal is not None:
-        action = preferred(action, env.choices, legal, uniforms)
-    return action[:, 0] if env.if_discrete and not env.action_dims else action
+        action = preferred(action, env.spec.choices, legal, uniforms)
+    return action[:, 0] if env.if_discrete and not env.spec.action_dims else action
 
 
 def _components(env: GameEnv) -> int:
     """Return the number of components of an action."""
-    return len(env.choices) or env.action_dim
+    return len(env.spec.choices) or env.action_dim
 
 
 def is_simple(name: str) -> bool:
@@ -185,7 +185,7 @@ def _row(env: GameEnv, action: Any) -> Any:
         if numbers.size != env.action_dim or not (np.abs(numbers) <= 1.0).all():
             raise ValueError(f"{action!r} is not {env.action_dim} numbers in [-1, 1]")
         return numbers
-    sizes = env.choices
+    sizes = env.spec.choices
     options = np.asarray(action, dtype=np.float64).reshape(-1)
     fits = options.size == len(sizes) and (options == np.round(options)).all()
     if not fits or not ((options >= 0) & (options < np.array(sizes))).all():

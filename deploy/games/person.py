@@ -130,7 +130,7 @@ class Match:
                 self._print(renderer.text(caption, final=False, log=fresh))
                 shown = len(renderer.log)
                 action = torch.tensor([choose(env, self._console)])
-                action = action if env.action_dims else action[:, 0]
+                action = action if env.spec.action_dims else action[:, 0]
             else:
                 action = self._act(env.observe())
             made = env.step(action)
@@ -161,7 +161,7 @@ class _ScriptedSeat:
 
     def __call__(self, obs: Tensor) -> Tensor:
         env = self._env
-        legal = env.action_mask if env.masked else None
+        legal = env.action_mask if env.spec.masked else None
         action, self._memory = scripted_act(
             self._player, obs, self._memory, self._uniforms(), legal
         )
@@ -183,8 +183,8 @@ def legal_options(env: TensorGame, chosen: Sequence[int]) -> list[int]:
         env: The environment.
         chosen: The first choices of the player to move.
     """
-    if not env.masked:
-        sizes = env.action_dims or (env.action_dim,)
+    if not env.spec.masked:
+        sizes = env.spec.choices
         return list(range(sizes[len(chosen)]))
     mask = env.action_mask(torch.tensor([list(chosen)], dtype=torch.int64).view(1, -1))
     return [int(option) for option in mask[0].nonzero().flatten()]
@@ -199,7 +199,7 @@ def choose(env: TensorGame, console: Console) -> list[int]:
         Stopped: The person ends the game, or the input has ended.
     """
     words, seen = env.words, env.observe()[0, : env.state_dim]
-    choices = len(env.action_dims or (env.action_dim,))
+    choices = len(env.spec.choices)
     chosen: list[int] = []
     asked = False
     while len(chosen) < choices:

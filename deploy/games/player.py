@@ -67,7 +67,7 @@ class Network:
 
     def seated(self, env: GameEnv, seed: int) -> Act:
         """See `Player.seated`."""
-        choices = env.choices
+        choices = env.spec.choices
         if (self.state_dim, self.action_dim, self.choices) != (
             env.state_dim,
             env.action_dim,
@@ -93,7 +93,7 @@ class _Seated:
 
     def __init__(self, policy: FrozenPolicy, env: GameEnv, seed: int | None) -> None:
         self._policy, self._discrete = policy, env.if_discrete
-        self._legal = env.action_mask if env.masked else None
+        self._legal = env.action_mask if env.spec.masked else None
         # On the CPU, so that the numbers are the same on every device.
         self._generator = None if seed is None else torch.Generator().manual_seed(seed)
         policy.reset()

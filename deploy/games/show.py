@@ -133,7 +133,7 @@ class Show:
                 made = env.step(act(obs))
                 obs = made.obs
                 # Against itself in turns, a row has the rewards of both; the player is the first.
-                reward = made.reward if env.players == 1 else made.reward[:, 0]
+                reward = made.reward if env.spec.players == 1 else made.reward[:, 0]
                 total += float((reward.double() * env.reward_unit)[:seats][playing].sum())
                 over = made.terminated | made.truncated
                 ended(over)

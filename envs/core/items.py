@@ -2,7 +2,7 @@
 
 An item is a card, a piece or a unit: an id, and a few bytes of features such as its health. An
 environment whose observations are groups of items (a hand, a row of the table) sets
-`VecEnv.items`; the networks then encode all items with one shared layer
+`items` (`EnvSpec`); the networks then encode all items with one shared layer
 (`sweepd.agents.networks.items`).
 """
 

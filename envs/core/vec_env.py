@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sweepd.envs.core.items import Items
+from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.core.policies import Policies
 from sweepd.envs.core.streams import member_seeds
+from sweepd.envs.support.errors import InputError
 
 # Maps the choices made so far, (rows, k) int64, to the legal options of the next one,
 # (rows, options) bool, such as `VecEnv.action_mask`.
@@ -28,8 +31,8 @@ class Step(NamedTuple):
     """Result of one step. Rows whose episode ended have been reset already (same-step autoreset).
 
     Attributes:
-        obs: (num_envs, state_dim + privileged_dim) of `VecEnv.obs_dtype`. The first observation of
-            the new episode in rows whose episode ended.
+        obs: (num_envs, obs_dim) of `EnvSpec.obs_dtype`. The first observation of the new episode in
+            rows whose episode ended.
         reward: (num_envs,) float32; of several players in turns, (num_envs, players).
         terminated: (num_envs,) bool.
         truncated: (num_envs,) bool. `VecEnv.final_obs` has the last observation of the episode.
@@ -44,34 +47,22 @@ class Step(NamedTuple):
 class VecEnv(ABC):
     """A vectorized environment. `step` never synchronises with the host or branches on tensors.
 
-    ElegantRL reads the attributes up to `if_discrete`.
+    What it is for a learner, it says by attributes of the names of `EnvSpec`'s fields, of the class
+    or of the instance: `state_dim`, `action_dim` and those that differ from their defaults. Others
+    read them as `spec`. ElegantRL reads the attributes up to `if_discrete`.
 
     Attributes:
         env_name: the environment's name.
         num_envs: number of rows.
         max_step: maximum length of an episode in steps.
-        state_dim: number of observation columns.
-        action_dim: number of action components, or of choices if the action is discrete.
-        if_discrete: whether actions are choices.
-        privileged_dim: number of trailing observation columns that only critics may read.
+        state_dim: see `EnvSpec`.
+        action_dim: see `EnvSpec`.
+        if_discrete: see `EnvSpec`.
         bootstrap_interval: minimum number of steps from a truncation to the row's next episode end.
             Learners call `final_obs` at least this often.
-        action_dims: sizes of the choices of a multi-discrete action, else (). Their sum is
-            `action_dim`, actions are (num_envs, choices) int64, and `if_discrete` is true.
-        masked: whether choices may be illegal; `action_mask` then tells which are legal.
-        has_absent_agents: whether rows may lack an agent; `present` then tells which have one.
         rematches: whether `draw` may assign rows, in the middle of their episodes, to other
             members. Learners then read `observe` right after it.
         prescaled: whether observations need no normalisation, being about -1 … 1 by design.
-        image_shape: (channels, height, width) if observations are images: uint8, flattened in that
-            order. None otherwise.
-        obs_dtype: type of observations: float32, or uint8 of images and of numbers from 0 to 255.
-        players: number of players that act in turns in every row; `to_move` tells whose turn it is.
-            1 if every row is one player's.
-        seat_column: column of observations that tells which seat's they are, for learners with a
-            policy for each seat: 0 for one, 1 for the other. None if there is none.
-        items: how the columns are laid out, if observations are bytes with items that networks look
-            up by id, without privileged columns. None otherwise.
         counted: options of the first choice whose share among the decisions is recorded, by name,
             such as {"pass": 0}.
         reward_unit: score of the game per unit of reward, a number or (num_envs,) float64, if
@@ -92,19 +83,10 @@ class VecEnv(ABC):
     max_step: int
     state_dim: int
     action_dim: int
-    if_discrete: bool
-    privileged_dim: int = 0
+    if_discrete: bool = False
     bootstrap_interval: int = 1
-    action_dims: tuple[int, ...] = ()
-    masked: bool = False
-    has_absent_agents: bool = False
     rematches: bool = False
     prescaled: bool = False
-    image_shape: tuple[int, int, int] | None = None
-    obs_dtype: torch.dtype = torch.float32
-    players: int = 1
-    seat_column: int | None = None
-    items: Items | None = None
     counted: Mapping[str, int] = MappingProxyType({})
     reward_unit: float | Tensor = 1.0
     native: bool = False
@@ -114,10 +96,18 @@ class VecEnv(ABC):
     envs_per_member: int
     device: torch.device
 
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """Number of options of each choice of an action; () where actions are numbers."""
-        return (tuple(self.action_dims) or (self.action_dim,)) if self.if_discrete else ()
+    @cached_property
+    def spec(self) -> EnvSpec:
+        """What the environment is for a learner. Its attributes must not change after this.
+
+        Raises:
+            InputError: they do not fit together, or some are missing.
+        """
+        names = [field.name for field in fields(EnvSpec) if hasattr(self, field.name)]
+        try:
+            return EnvSpec(**{name: getattr(self, name) for name in names})
+        except (InputError, TypeError) as error:  # TypeError: one is missing
+            raise InputError(f"{self.env_name}: {error}") from None
 
     def reset(self, seed: int | Sequence[int | None] | None = None) -> Tensor:
         """Start a new episode in every row and return the first observations.
@@ -151,8 +141,8 @@ class VecEnv(ABC):
         Args:
             action: (num_envs, action_dim) float in [-1, 1]. In discrete environments (num_envs,)
                 int64 in 0 … action_dim - 1, or (num_envs, choices) int64 in 0 … action_dims[k] - 1.
-            out: a buffer for the observation, (num_envs, state_dim + privileged_dim) of
-                `obs_dtype`. None allocates one.
+            out: a buffer for the observation, (num_envs, obs_dim) of `EnvSpec.obs_dtype`. None
+                allocates one.
         """
 
     def plan_step(self) -> Hashable:
@@ -207,7 +197,7 @@ class VecEnv(ABC):
     def final_obs(self) -> Tensor:
         """Return the final observation of each row's last completed episode.
 
-        (num_envs, state_dim + privileged_dim). Undefined in rows without a completed episode.
+        (num_envs, obs_dim). Undefined in rows without a completed episode.
         """
 
     @abstractmethod

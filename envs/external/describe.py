@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from sweepd.envs.core.env_spec import BYTES, FLOAT, EnvSpec
 from sweepd.envs.external import wrapping
 from sweepd.envs.external.actions import ActionLayout
 from sweepd.envs.external.adapters import InfoMask, autoreset_mode
@@ -46,18 +47,18 @@ class Description:
         kind: The API that it follows.
         observations: How one row's observation is laid out.
         actions: How one row's action is laid out.
+        spec: What a row is for a learner.
         rows: Rows per environment: agents, or sub-environments of a vector environment.
         limit: See `sources.Made`.
-        has_absent_agents: Whether rows may be without an agent at times.
         score_range: The environment's attribute of that name, see `VecEnv.score_range`.
     """
 
     kind: EnvKind
     observations: ObservationLayout
     actions: ActionLayout
+    spec: EnvSpec
     rows: int
     limit: int | None
-    has_absent_agents: bool
     score_range: tuple[float, float] | None = None
 
 
@@ -94,19 +95,29 @@ def _describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
         has_absent_agents = kind in (EnvKind.PARALLEL, EnvKind.BUFFERED) or (
             kind == EnvKind.VECTOR and autoreset_mode(env) != AutoresetMode.SAME_STEP
         )
-        return Description(
-            kind,
-            laid_out(env, observation, actions),
-            actions,
-            rows,
-            limit,
-            has_absent_agents,
-            _score_range(env),
-        )
+        observations = laid_out(env, observation, actions)
+        spec = spec_of(observations, actions, has_absent_agents=has_absent_agents)
+        return Description(kind, observations, actions, spec, rows, limit, _score_range(env))
     except InputError as error:
         raise named_error(source, error) from None
     finally:
         getattr(env, "close", lambda: None)()
+
+
+def spec_of(
+    observations: ObservationLayout, actions: ActionLayout, *, has_absent_agents: bool = False
+) -> EnvSpec:
+    """Return what rows with these observations and actions are for a learner."""
+    return EnvSpec(
+        state_dim=observations.size,
+        obs_dtype=FLOAT if observations.image_shape is None else BYTES,
+        image_shape=observations.image_shape,
+        action_dim=sum(actions.choices) or actions.width,
+        action_dims=() if actions.single else actions.choices,
+        if_discrete=actions.discrete,
+        masked=observations.masked,
+        has_absent_agents=has_absent_agents,
+    )
 
 
 def laid_out(env: Any, space: Space, actions: ActionLayout) -> ObservationLayout:

@@ -7,6 +7,7 @@ import math
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class ExternalVecEnv(GameEnv):
     in other vectorized environments, this synchronization cannot be avoided.
 
     Observations are (num_envs, state_dim) float32, with Dict and Tuple spaces flattened and choices
-    one-hot; or uint8 if `image_shape` is set. Actions are float in [-1, 1], scaled to the bounds of
+    one-hot; or uint8 of images. Actions are float in [-1, 1], scaled to the bounds of
     a Box, or else int64 choices from 0; an "action_mask" in the observations or in `info` says
     which are legal. Rows of members that were never seeded are idle: they are not stepped and show
     zeros.
@@ -103,12 +104,14 @@ class ExternalVecEnv(GameEnv):
             resumable=True,
         )
         self._observations, self._actions = what.observations, what.actions
-        self._set_shapes()
+        self._components = () if self._actions.single else (self._actions.width,)  # of an action
+        self.spec, self.score_range = what.spec, what.score_range
+        self.state_dim, self.action_dim = self.spec.state_dim, self.spec.action_dim
+        self.if_discrete, self.max_step = self.spec.if_discrete, what.limit or ENDLESS
         self._params: list[Mapping[str, Any]] = list(every)
         self._share_buffers()
         self._streams = Streams(self.num_members)
         self._masks = action_masks(self._envs, envs_per_member)
-        self.masked = self._masks is not None
         self._faults = ActionCheck(self.num_envs, envs_per_member, self._actions, self._masks)
         # Of the last reset of each member's environments.
         self._seeds: list[list[int]] = [[] for _ in every]
@@ -116,19 +119,6 @@ class ExternalVecEnv(GameEnv):
         self._started = False
         self._steps = 0
         self._spoilt: dict[int, str] = {}  # by member, the first reward that was not finite
-
-    def _set_shapes(self) -> None:
-        """Set the attributes that describe observations, actions and episodes."""
-        observations, actions = self._observations, self._actions
-        self.max_step = self._what.limit or ENDLESS
-        self.has_absent_agents = self._what.has_absent_agents
-        self.score_range = self._what.score_range
-        self.state_dim, self.image_shape = observations.size, observations.image_shape
-        self.obs_dtype = torch.float32 if self.image_shape is None else torch.uint8
-        self.if_discrete = actions.discrete
-        self.action_dim = sum(actions.choices) if self.if_discrete else actions.width
-        self.action_dims = actions.choices if self.if_discrete and not actions.single else ()
-        self._components = () if actions.single else (actions.width,)  # of an action
 
     def _share_buffers(self) -> None:
         """Make tensors that share memory with the buffers."""
@@ -163,7 +153,7 @@ class ExternalVecEnv(GameEnv):
         observations stay in force.
         """
         if self._what.kind == EnvKind.MASKED:
-            self._masks, self.masked = None, False
+            self._masks, self.spec = None, replace(self.spec, masked=False)
             self._faults = ActionCheck(self.num_envs, self.envs_per_member, self._actions)
 
     def last_seeds(self, member: int) -> list[int]:
@@ -234,7 +224,7 @@ class ExternalVecEnv(GameEnv):
 
     def present(self) -> Tensor:
         """See `VecEnv.present`."""
-        return self._copy(self._present) if self.has_absent_agents else super().present()
+        return self._copy(self._present) if self.spec.has_absent_agents else super().present()
 
     def action_mask(self, chosen: Tensor) -> Tensor:
         """See `VecEnv.action_mask`. Here, what is legal does not depend on earlier choices."""

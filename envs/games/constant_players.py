@@ -30,7 +30,7 @@ def constant_actions(env: VecEnv) -> Mapping[str, tuple[float, ...]]:
     """
     if not env.if_discrete:
         return {f"{ALWAYS}{name}": (at,) * env.action_dim for name, at in BOX.items()}
-    sizes = env.choices
+    sizes = env.spec.choices
     if math.prod(sizes) <= MOST:
         every = itertools.product(*map(range, sizes))
         return {f"{ALWAYS}{','.join(map(str, action))}": action for action in every}
@@ -71,11 +71,11 @@ class ConstantPlayer:
     """
 
     def __init__(self, env: VecEnv, action: Tensor, seed: int) -> None:
-        self._sizes = env.choices
+        self._sizes = env.spec.choices
         columns = len(self._sizes) or env.action_dim
-        self._single = env.if_discrete and not env.action_dims
+        self._single = env.if_discrete and not env.spec.action_dims
         self._action = action.reshape(-1, columns).expand(env.num_envs, columns).contiguous()
-        self._legal = env.action_mask if env.masked else None
+        self._legal = env.action_mask if env.spec.masked else None
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, obs: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class ConstantEntrant(Entrant):
 
     def sit(self, env: TensorGame, block: int, seed: int) -> Act:
         """See `Entrant.sit`."""
-        action, sizes = constant_actions(env)[self.names[0]], env.action_dims or (env.action_dim,)
+        action, sizes = constant_actions(env)[self.names[0]], env.spec.choices
         one = torch.tensor([action], dtype=torch.int64 if env.if_discrete else torch.float32)
         draw = block_uniforms(block, seed)
 
@@ -110,6 +110,6 @@ class ConstantEntrant(Entrant):
             made = one.to(obs.device).expand(len(obs), -1)
             if legal is not None:
                 made = preferred(made, sizes, legal, draw(obs, sum(sizes)))
-            return env.decode(made[:, 0] if env.if_discrete and not env.action_dims else made)
+            return env.decode(made[:, 0] if env.if_discrete and not env.spec.action_dims else made)
 
         return act

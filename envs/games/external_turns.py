@@ -24,7 +24,7 @@ from torch import Tensor
 from sweepd.envs.external.actions import ActionLayout
 from sweepd.envs.external.adapters import ParallelFromAec
 from sweepd.envs.external.codec import SpaceCodec
-from sweepd.envs.external.describe import common_spaces, laid_out, named_error
+from sweepd.envs.external.describe import common_spaces, laid_out, named_error, spec_of
 from sweepd.envs.external.guard import inside
 from sweepd.envs.external.observations import MASK, ObservationLayout, Writer
 from sweepd.envs.external.sources import LIMIT, FactorySource, Imported
@@ -100,12 +100,8 @@ class ExternalTurns(TensorGame):
             raise named_error(self._source, error) from None
         finally:
             env.close()
-        choices = self._actions.choices
-        self.action_dims = choices if not self._actions.single else ()
-        self.action_dim, self.masked = sum(choices), True
-        self.state_dim, self.image_shape = self._layout.size, self._layout.image_shape
-        self.obs_dtype = torch.float32 if self.image_shape is None else torch.uint8
-        self.prescaled = self.image_shape is None and _is_flags(self._layout)
+        vars(self).update(vars(spec_of(self._layout, self._actions)), masked=True)
+        self.prescaled = self._layout.image_shape is None and _is_flags(self._layout)
         self.max_step = max(self.step_limit(own) for own in params)
         games = self.num_members * self._games_per_member
         self._params: list[dict[str, Any]] = [{} for _ in range(games)]

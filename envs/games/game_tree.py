@@ -153,7 +153,7 @@ def _enumerate(rules: Callable[[int], TensorGame], name: str) -> GameTree:
     deals = rules(1).deals()
     assert deals is not None
     env = rules(len(deals))
-    if env.uniforms_per_move or len(env.action_dims) > 1:
+    if env.uniforms_per_move or len(env.spec.action_dims) > 1:
         raise InputError(
             f"{name}: exact values need one choice per action and chance in deals only"
         )

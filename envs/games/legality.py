@@ -170,7 +170,7 @@ Latch = ChoiceRows | NumberRows | ActionLatch
 def make_latch(rules: GameRules, games: int, explain: Callable[[Fault], str]) -> Latch:
     """Return the check of a game's actions; see `ActionLatch`."""
     rows, own, device = rules.num_envs, rules.envs_per_member, rules.device
-    if rules.masked or rules.action_dims or rules.in_turns:
+    if rules.spec.masked or rules.spec.action_dims or rules.in_turns:
         acting = 1 if rules.in_turns else rules.seats
         return ActionLatch(games, acting * max(1, len(rules.action_dims)), explain, device)
     if rules.if_discrete:

@@ -104,11 +104,11 @@ class RandomEntrant(Entrant):
         """See `Entrant.sit`."""
         draw = block_uniforms(block, seed)
 
-        sizes = env.action_dims or (env.action_dim,)
+        sizes = env.spec.choices
 
         def act(obs: Tensor, live: Tensor | None = None, legal: Legal | None = None) -> Tensor:
             del live
-            if legal is not None or env.action_dims:
+            if legal is not None or env.spec.action_dims:
                 return random_legal(draw(obs, len(sizes)), sizes, legal)
             if env.if_discrete:
                 return env.decode((draw(obs, 1)[:, 0] * env.action_dim).long())
@@ -299,13 +299,13 @@ class _Table:
         """
         env, order = self._env, self.order
         if not env.in_turns:
-            seen = env.see(state).to(env.obs_dtype).flatten(0, 1)[order]
+            seen = env.see(state).to(env.spec.torch_dtype).flatten(0, 1)[order]
             joined = self._act(seen, None, legal, None)
             controls = joined.view(-1, 2, *joined.shape[1:])
             return controls
         mover = env.mover(state)
         # All rows show what the player to move sees, and only its action counts.
-        seen = env.see(state, mover).to(env.obs_dtype)[order // 2]
+        seen = env.see(state, mover).to(env.spec.torch_dtype)[order // 2]
         live = order % 2 == mover[order // 2]
         joined = self._act(seen, live, legal, mover)
         both = joined.view(-1, 2, *joined.shape[1:])
@@ -376,13 +376,13 @@ def _play(
     outcomes = torch.full_like(returns, 0.5)
     alive = torch.ones(games, dtype=torch.bool, device=env.device)
     lengths = torch.zeros(games, dtype=torch.int64, device=env.device)
-    strict = env.masked or bool(env.action_dims) or env.in_turns
+    strict = env.spec.masked or bool(env.spec.action_dims) or env.in_turns
     illegal = torch.zeros_like(alive)
     for step in range(1, limit + 1):
         if step % _CHECK_INTERVAL == 0 and not bool(alive.any()):
             break
         ask()
-        legal = env.legal_options(state) if env.masked else None
+        legal = env.legal_options(state) if env.spec.masked else None
         controls = table.controls(state, legal)
         if strict:
             controls, right = env.strictly(controls, legal)

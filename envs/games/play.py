@@ -92,22 +92,22 @@ def random_actions(env: VecEnv, generator: torch.Generator) -> Tensor:
     """Draw uniform actions for all rows, among the legal ones if the environment has masks."""
     if not env.if_discrete:
         return torch.rand(env.num_envs, env.action_dim, generator=generator) * 2.0 - 1.0
-    if env.masked:
+    if env.spec.masked:
         return _random_legal(env, generator)
-    if not env.action_dims:
+    if not env.spec.action_dims:
         return torch.randint(0, env.action_dim, (env.num_envs,), generator=generator)
     return torch.stack(
-        [torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1
+        [torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.spec.action_dims], 1
     )
 
 
 def _random_legal(env: VecEnv, generator: torch.Generator) -> Tensor:
     chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64)
-    for size in env.action_dims or (env.action_dim,):
+    for size in env.spec.choices:
         # The largest of independent uniform numbers is equally likely to be any of the legal ones.
         uniform = torch.rand(env.num_envs, size, generator=generator)
         option = uniform.masked_fill_(~env.action_mask(chosen.to(env.device)).cpu(), -1.0).argmax(
             1, keepdim=True
         )
         chosen = torch.cat((chosen, option), 1)
-    return chosen if env.action_dims else chosen[:, 0]
+    return chosen if env.spec.action_dims else chosen[:, 0]

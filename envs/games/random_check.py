@@ -84,11 +84,11 @@ def check_random_play(
 
 def _legal_actions(env: VecEnv, generator: torch.Generator, found: PlayCheck) -> Tensor:
     """Return random actions for all rows, and check their masks; incomplete after a problem."""
-    if not env.masked:
+    if not env.spec.masked:
         return random_actions(env, generator).to(env.device)
-    present = env.present() if env.has_absent_agents else None
+    present = env.present() if env.spec.has_absent_agents else None
     chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64, device=env.device)
-    for choice, size in enumerate(env.action_dims or (env.action_dim,)):
+    for choice, size in enumerate(env.spec.choices):
         mask = env.action_mask(chosen)
         if mask.dtype != torch.bool or mask.shape != (env.num_envs, size):
             found.note(
@@ -115,13 +115,13 @@ def _legal_actions(env: VecEnv, generator: torch.Generator, found: PlayCheck) ->
         uniform = torch.rand(env.num_envs, size, generator=generator).to(env.device)
         option = uniform.masked_fill_(~mask, -1.0).argmax(1, keepdim=True)
         chosen = torch.cat((chosen, option), 1)
-    return chosen if env.action_dims else chosen[:, 0]
+    return chosen if env.spec.action_dims else chosen[:, 0]
 
 
 def _check_observations(env: VecEnv, obs: Tensor, found: PlayCheck) -> None:
-    size = (env.num_envs, env.state_dim + env.privileged_dim)
-    if obs.shape != size or obs.dtype != env.obs_dtype:
-        found.note("observations", f"they are {_kind(obs)}, not {size} {env.obs_dtype}")
+    size = (env.num_envs, env.spec.obs_dim)
+    if obs.shape != size or obs.dtype != env.spec.torch_dtype:
+        found.note("observations", f"they are {_kind(obs)}, not {size} {env.spec.torch_dtype}")
     elif obs.is_floating_point() and not bool(obs.isfinite().all()):
         row, column = (int(index) for index in (~obs.isfinite()).nonzero()[0])
         found.note("observations", f"column {column} of row {row} is {obs[row, column].item()}")
@@ -129,18 +129,18 @@ def _check_observations(env: VecEnv, obs: Tensor, found: PlayCheck) -> None:
 
 def _check_step(env: VecEnv, step: Step, found: PlayCheck) -> None:
     _check_observations(env, step.obs, found)
-    size = (env.num_envs, env.players) if env.players > 1 else (env.num_envs,)
+    size = (env.num_envs, env.spec.players) if env.spec.players > 1 else (env.num_envs,)
     if step.reward.shape != size or step.reward.dtype != torch.float32:
         found.note("rewards", f"they are {_kind(step.reward)}, not {size} torch.float32")
     elif not bool(step.reward.isfinite().all()):
         found.note("rewards", "they are not all finite")
-    elif env.players > 1:
+    elif env.spec.players > 1:
         found.largest_sum = max(found.largest_sum, float(step.reward.sum(1).abs().max()))
     for name, ends in (("terminated", step.terminated), ("truncated", step.truncated)):
         if ends.shape != (env.num_envs,) or ends.dtype != torch.bool:
             found.note("ends", f"{name} is {_kind(ends)}, not {(env.num_envs,)} torch.bool")
             return
-    if env.players > 1 and bool(step.truncated.any()):
+    if env.spec.players > 1 and bool(step.truncated.any()):
         found.note("ends", "an episode of a game in turns was truncated; it must terminate")
     found.episodes += int((step.terminated | step.truncated).sum())
     found.truncated += int((step.truncated & ~step.terminated).sum())

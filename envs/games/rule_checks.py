@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sweepd.envs.core.env_spec import BYTES
 from sweepd.envs.games.opponents import Opponents
 from sweepd.envs.games.rules import GameRules, State
 from sweepd.envs.support.errors import InputError
@@ -39,41 +40,19 @@ def check_declaration(rules: GameRules) -> None:
     Raises:
         InputError: They do not fit together.
     """
-    name = rules.env_name
+    name, spec = rules.env_name, rules.spec
     if rules.in_turns and rules.seats != 2:
         raise InputError(f"{name} is in turns with {rules.seats} seats; games in turns have two")
-    strict = rules.in_turns or rules.masked or bool(rules.action_dims)
-    if strict and not rules.if_discrete:
-        raise InputError(
-            f"{name} has masks, several choices or turns, and its actions are numbers; set "
-            "if_discrete = True"
-        )
+    if rules.in_turns and not spec.if_discrete:
+        raise InputError(f"{name} is in turns, and its actions are numbers; set if_discrete = True")
+    strict = rules.in_turns or spec.masked or bool(spec.action_dims)
     if strict and type(rules).decode is not GameRules.decode:
         raise InputError(
             f"{name} overrides decode, which games with masks, several choices or turns cannot: "
             "their rules get actions as they are"
         )
-    if rules.obs_dtype not in {torch.float32, torch.uint8}:
-        raise InputError(f"{name}.obs_dtype is {rules.obs_dtype}; it must be float32 or uint8")
-    if rules.privileged_dim and rules.obs_dtype != torch.float32:
-        raise InputError(f"{name} has privileged_dim, which needs obs_dtype torch.float32")
-    items = rules.items
-    if items is not None and (rules.obs_dtype, rules.state_dim) != (torch.uint8, items.columns):
-        raise InputError(
-            f"{name}.items has {items.columns} columns, which needs obs_dtype torch.uint8 and a "
-            f"state_dim of {items.columns}; they are {rules.obs_dtype} and {rules.state_dim}"
-        )
-    column = rules.seat_column
-    if column is not None and not (rules.in_turns and 0 <= column < rules.state_dim):
-        raise InputError(
-            f"{name}.seat_column is {column!r}; it must be a column of the observations of a game "
-            "in turns"
-        )
-    if column is not None and items is not None and items.scales()[column] != 1.0:
-        raise InputError(
-            f"{name}.seat_column is {column}, which items scale by {items.scales()[column]:g}; it "
-            "must be a plain column of scale 1"
-        )
+    if spec.seat_column is not None and not rules.in_turns:
+        raise InputError(f"{name} has a seat_column, which only games in turns have")
 
 
 def check_rules(rules: GameRules, begun: State, games: int) -> None:
@@ -82,7 +61,7 @@ def check_rules(rules: GameRules, begun: State, games: int) -> None:
     Raises:
         InputError: `start`, `mover`, `see` or `mask` returns another shape or type.
     """
-    name = rules.env_name
+    name, spec = rules.env_name, rules.spec
     for part, tensor in begun.items():
         if not tensor.shape or tensor.shape[0] != games:
             raise InputError(
@@ -102,13 +81,13 @@ def check_rules(rules: GameRules, begun: State, games: int) -> None:
         _check_seat_column(rules, begun, mover)
     seen = rules.see(begun, *of_seat)
     _check_columns(rules, axes, "see", seen, "state_dim")
-    if rules.privileged_dim:
+    if spec.privileged_dim:
         known = rules.privileged(begun, *of_seat)
         _check_columns(rules, axes, "privileged", known, "privileged_dim")
-    if rules.obs_dtype == torch.uint8 and seen.dtype != torch.uint8:
-        raise InputError(f"{name}.see returns {seen.dtype}, and its obs_dtype is torch.uint8")
-    if rules.masked:
-        for choice, size in enumerate(rules.action_dims or (rules.action_dim,)):
+    if spec.obs_dtype == BYTES and seen.dtype != torch.uint8:
+        raise InputError(f"{name}.see returns {seen.dtype}, and its obs_dtype is {BYTES!r}")
+    if spec.masked:
+        for choice, size in enumerate(spec.choices):
             mask = rules.mask(
                 begun, torch.zeros(*axes, choice, dtype=torch.int64, device=seen.device)
             )
@@ -120,7 +99,7 @@ def check_rules(rules: GameRules, begun: State, games: int) -> None:
 
 
 def _check_seat_column(rules: GameRules, begun: State, mover: Tensor) -> None:
-    column = rules.seat_column
+    column = rules.spec.seat_column
     if column is None:
         return
     first, second = (
@@ -136,7 +115,7 @@ def _check_seat_column(rules: GameRules, begun: State, mover: Tensor) -> None:
 def _check_columns(
     rules: GameRules, axes: tuple[int, ...], function: str, found: Tensor, size: str
 ) -> None:
-    wanted = (*axes, getattr(rules, size))
+    wanted = (*axes, getattr(rules.spec, size))
     if found.shape != wanted:
         raise InputError(
             f"{rules.env_name}.{function} returns the shape {tuple(found.shape)}; it must be "

@@ -21,11 +21,12 @@ class GameRules(VersusEnv):
 
     G is the number of games. Tensors of seats are (G, ...) with one player, else (G, seats, ...).
 
-    A subclass sets `state_dim`, `action_dim` and `if_discrete`, overrides the class attributes
-    below if needed, and implements `start`, `move` and `see`. All three compute with a state: a
-    dict of tensors of any types, games first. They must not change their arguments, must compute
-    every game from that game alone, and must not read a tensor's value (`if`, `float`, `item`):
-    they are called for thousands of games, each at a different time of a different episode.
+    A subclass sets `state_dim`, `action_dim` (or `action_dims`) and `if_discrete`, overrides the
+    attributes below, of `VecEnv` and of `EnvSpec` if needed (`masked`, `obs_dtype`, `items`,
+    `seat_column`, `privileged_dim`), and implements `start`, `move` and `see`. All three compute
+    with a state: a dict of tensors of any types, games first. They must not change their arguments,
+    must compute every game from that game alone, and must not read a tensor's value (`if`, `float`,
+    `item`): they are called for thousands of games, each at a different time of a different episode.
 
     In a game of two in turns (`in_turns`), a row is a game also without opponents: it shows what
     the seat to move sees and takes its action, and rewards are (num_envs, 2). Such a game
@@ -39,18 +40,9 @@ class GameRules(VersusEnv):
     are strict: a game that gets an illegal one stops before it, and `check` prints its position.
 
     Attributes:
-        action_dims: Sizes of the choices of an action of several; their sum is `action_dim`.
-        masked: Whether options may be illegal.
-        obs_dtype: What `see` returns: torch.float32 (or converts to it), or torch.uint8.
-        items: How the columns are laid out, if they are items that networks look up by id
-            (`Items`; obs_dtype torch.uint8); None: they are numbers.
-        seat_column: In games in turns, a column of observations that is 0 for one player and 1 for
-            the other throughout an episode, such as the seat: by it, networks with a policy for
-            each seat are chosen. None: there is none.
-        counted: Options of the first choice whose share is recorded, by name: {"pass": 0}.
+        action_dims: See `EnvSpec`; `action_dim` is then set to their sum.
         seats: Number of players.
         in_turns: Whether exactly one of two seats is to move in every state.
-        privileged_dim: Number of columns that `privileged` returns; observations are float32 then.
         max_step: Steps after which an episode is truncated; `step_limit` may return less.
         uniforms_per_start: Uniform random numbers that `start` gets per game.
         uniforms_per_move: Uniform random numbers that `move` gets per game.
@@ -58,6 +50,7 @@ class GameRules(VersusEnv):
         numbers: The members' numeric parameters by name, each (G,) float64.
     """
 
+    action_dims: tuple[int, ...] = ()
     seats = 1
     in_turns = False
     max_step = 1000

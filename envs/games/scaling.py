@@ -65,7 +65,7 @@ def random_play(
     Every column is centred and divided by the larger of its standard deviation and a fifth of the
     largest distance from its mean: a column that is nearly constant must not become huge when it
     changes. Constant columns are centred and not scaled. The column that tells the seat
-    (`VecEnv.seat_column`) stays as it is.
+    (`EnvSpec.seat_column`) stays as it is.
 
     Args:
         env: The environment; it is reset.
@@ -79,11 +79,12 @@ def random_play(
         InputError: An observation is not finite.
     """
     env.reset(seed)
-    if env.items is not None:
-        std = torch.tensor(env.items.scales())
+    spec = env.spec
+    if spec.items is not None:
+        std = torch.tensor(spec.items.scales())
         return ObservationScale(torch.zeros(env.state_dim), std, steps or STEPS)
     # Bytes become numbers from 0 to 1; prescaled observations stay as they are.
-    fixed = 255.0 if env.image_shape is not None else 1.0 if env.prescaled else None
+    fixed = 255.0 if spec.image_shape is not None else 1.0 if env.prescaled else None
     if fixed is not None:
         std = torch.full((env.state_dim,), fixed)
         return ObservationScale(torch.zeros(env.state_dim), std, steps or STEPS)
@@ -97,8 +98,8 @@ def random_play(
             "random play), which cannot be learned from; clip or replace them"
         )
     avg, std = _scale(rows)
-    if env.seat_column is not None:
-        avg[env.seat_column], std[env.seat_column] = 0.0, 1.0
+    if spec.seat_column is not None:
+        avg[spec.seat_column], std[spec.seat_column] = 0.0, 1.0
     scale = ObservationScale(avg, std, len(seen), len(rows), episodes)
     if steps is None and len(rows) < FEW:
         say(
@@ -133,7 +134,7 @@ def _observe(
         made = env.step(random_actions(env, generator))
         episodes += int((made.terminated | made.truncated).sum())
         # Observations of absent agents are zeros, which are not part of the distribution.
-        seen.append(made.obs[env.present()] if env.has_absent_agents else made.obs.clone())
+        seen.append(made.obs[env.present()] if env.spec.has_absent_agents else made.obs.clone())
     return seen, episodes
 
 

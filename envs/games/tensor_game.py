@@ -151,12 +151,10 @@ class TensorGame(GameRules):
         # What all seats know of `_state`, once it was asked for.
         self._known: View | None = None
         self._age = torch.zeros(games, dtype=torch.int64, device=device)
-        columns = self.state_dim + self.privileged_dim
-        self._final = torch.zeros(rows, columns, dtype=self.obs_dtype, device=device)
-        numbers = len(self.action_dims) if self.if_discrete else self.action_dim
+        spec = self.spec
+        self._final = torch.zeros(rows, spec.obs_dim, dtype=spec.torch_dtype, device=device)
+        numbers = len(spec.action_dims) if spec.if_discrete else spec.action_dim
         self._action_shape = (numbers,) if numbers else ()
-        # The sizes of the choices that are checked strictly.
-        self._choices = self.action_dims or (self.action_dim,)
         self._faults = make_latch(self, games, self._fault_message)
 
     def configure_member(self, member: int, params: Any) -> None:
@@ -266,10 +264,10 @@ class TensorGame(GameRules):
             legal: The seats' masks; None: all options are legal.
         """
         made, right = legal_action(
-            controls if self.action_dims else controls.unsqueeze(-1), self._choices, legal
+            controls if self.spec.action_dims else controls.unsqueeze(-1), self.spec.choices, legal
         )
         right = right if right.dim() == 1 else right.all(1)
-        return (made if self.action_dims else made.squeeze(-1)), right
+        return (made if self.spec.action_dims else made.squeeze(-1)), right
 
     def _score(self, state: State, reward: Tensor, done: Tensor) -> Tensor:
         """Count the outcomes of games that are done; return the rewards, or outcomes instead."""
@@ -303,7 +301,7 @@ class TensorGame(GameRules):
     def to_move(self) -> Tensor:
         """See `VecEnv.to_move`."""
         mover = self._look().mover
-        if mover is None or self.players == 1:
+        if mover is None or self.spec.players == 1:
             return super().to_move()
         return mover
 
@@ -319,21 +317,21 @@ class TensorGame(GameRules):
         if self._known is None:
             state = self._state
             mover = self.mover(state) if self.in_turns else None
-            legal = self.legal_options(state) if self.masked else None
+            legal = self.legal_options(state) if self.spec.masked else None
             self._known = View(self._see(state, mover), mover, legal)
         return self._known
 
     def _see(self, state: State, mover: Tensor | None = None) -> Tensor:
         """Return the observations of all seats; in games in turns, of the seat to move."""
         seen = self.see(state) if mover is None else self.see(state, mover)
-        return seen.to(self.obs_dtype)
+        return seen.to(self.spec.torch_dtype)
 
     def _with_privileged(self, state: State, seen: Tensor, mover: Tensor | None = None) -> Tensor:
         """Append the privileged columns of the same seats to observations."""
-        if not self.privileged_dim:
+        if not self.spec.privileged_dim:
             return seen
         own = self.privileged(state) if mover is None else self.privileged(state, mover)
-        return torch.cat((seen, own.to(self.obs_dtype)), -1)
+        return torch.cat((seen, own.to(self.spec.torch_dtype)), -1)
 
     def legal_options(self, state: State) -> Legal:
         """Return `mask` of a state; its first mask, which several ask for, is computed once."""
@@ -352,11 +350,11 @@ class TensorGame(GameRules):
         if view.mover is not None:
             names = (names[int(view.mover[game])],)
         several = self.seats > 1 and not self.in_turns
-        masks = masks_at(fault, self._choices, view.legal, self._age, several=several)
+        masks = masks_at(fault, self.spec.choices, view.legal, self._age, several=several)
         member, own = divmod(game, self._games_per_member)
         place = f"row {game * self._seats.rows_per_game} (member {member}, env {own})"
         position = self.describe(self._state, game)
-        return fault_message(place, fault, self._choices, names, masks, position)
+        return fault_message(place, fault, self.spec.choices, names, masks, position)
 
     def position(self, *, final: bool) -> str:
         """Describe the first game (`describe`); with `final`, as the latest step left it."""

@@ -194,18 +194,18 @@ def _conformance(env: ExternalVecEnv) -> Iterator[Finding]:
 
 def _description(env: VecEnv, seats: int) -> str:
     """Describe what a network gets and gives."""
-    if env.action_dims:
-        actions = f"{len(env.action_dims)} choices of {', '.join(map(str, env.action_dims))}"
-    elif env.if_discrete:
-        actions = f"one choice of {env.action_dim}"
+    spec = env.spec
+    if spec.action_dims:
+        actions = f"{len(spec.action_dims)} choices of {', '.join(map(str, spec.action_dims))}"
+    elif spec.if_discrete:
+        actions = f"one choice of {spec.action_dim}"
     else:
-        actions = f"{counted(env.action_dim, 'number')} in [-1, 1]"
-    masks = ", masked" if env.masked else ""
-    turns = " in turns" if env.players > 1 else ""
-    kind = str(env.obs_dtype).removeprefix("torch.")
+        actions = f"{counted(spec.action_dim, 'number')} in [-1, 1]"
+    masks = ", masked" if spec.masked else ""
+    turns = " in turns" if spec.players > 1 else ""
     return (
         f"{env.env_name}: {counted(seats, 'seat')}{turns}; actions: {actions}{masks}; "
-        f"observations: {counted(env.state_dim, 'column')} of {kind}"
+        f"observations: {counted(spec.state_dim, 'column')} of {spec.obs_dtype}"
     )
 
 
@@ -222,13 +222,13 @@ def _random_play(env: VecEnv) -> Iterator[Finding]:
         f"{counted(played.steps, 'step')} of {played.rows} rows ({rate:,.0f} steps/s), "
         f"{counted(played.episodes, 'episode')} ended, {played.truncated} of them truncated",
     )
-    shape = f"({env.num_envs}, {env.state_dim + env.privileged_dim})"
+    shape = f"({env.num_envs}, {env.spec.obs_dim})"
     right = {
-        "observations": f"{shape} {env.obs_dtype}, finite",
+        "observations": f"{shape} {env.spec.torch_dtype}, finite",
         "rewards": "finite float32" + _zero_sum(env, played),
         "ends": "terminated and truncated are bool",
     }
-    if env.masked:
+    if env.spec.masked:
         options = f"{played.fewest} to {played.most} legal options a choice"
         right["masks"] = f"{played.masks:,} masks, none empty: {options}"
     right["actions"] = f"{played.steps * played.rows:,}, all legal"
@@ -241,7 +241,7 @@ def _random_play(env: VecEnv) -> Iterator[Finding]:
 
 def _zero_sum(env: VecEnv, played: PlayCheck) -> str:
     """Say whether the rewards of two players in turns add up to 0; a game need not be so."""
-    if env.players == 1:
+    if env.spec.players == 1:
         return ""
     if not played.largest_sum:
         return ", of both players together 0"

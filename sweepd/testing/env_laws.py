@@ -57,19 +57,21 @@ def random_play(runs: EnvRuns) -> None:
     played = check_random_play(env, seed=1, steps=ROLLOUT, seconds=30.0)
     for about, problem in played.problems.items():
         raise BrokenLaw("random_play", f"{about}: {problem}")
-    size = (env.num_envs, env.state_dim + env.privileged_dim)
+    size = (env.num_envs, env.spec.obs_dim)
     wanted: list[tuple[str, Tensor, tuple[int, ...], torch.dtype]] = [
-        ("final_obs", env.final_obs(), size, env.obs_dtype),
-        ("observe", env.observe(), size, env.obs_dtype),
+        ("final_obs", env.final_obs(), size, env.spec.torch_dtype),
+        ("observe", env.observe(), size, env.spec.torch_dtype),
         ("faults", env.faults(), (env.num_envs,), torch.bool),
     ]
-    if env.has_absent_agents:
+    if env.spec.has_absent_agents:
         wanted.append(("present", env.present(), (env.num_envs,), torch.bool))
-    if env.players > 1:
+    if env.spec.players > 1:
         wanted.append(("to_move", env.to_move(), (env.num_envs,), torch.int64))
         mover = env.to_move()
-        if bool(((mover < 0) | (mover >= env.players)).any()):
-            raise BrokenLaw("random_play", f"to_move is not always from 0 to {env.players - 1}")
+        if bool(((mover < 0) | (mover >= env.spec.players)).any()):
+            raise BrokenLaw(
+                "random_play", f"to_move is not always from 0 to {env.spec.players - 1}"
+            )
     for name, tensor, shape, dtype in wanted:
         if tensor.shape != shape or tensor.dtype != dtype:
             raise BrokenLaw(
@@ -305,13 +307,13 @@ def masks(runs: EnvRuns) -> None:
     """Masks do not change with being asked for, and legal play has no faults."""
     batch = Batch(runs.subject, [0, 1])
     env = batch.env
-    if not env.masked:
+    if not env.spec.masked:
         return
     batch.reset()
     for _ in range(ROLLOUT):
         chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64, device=env.device)
         action = batch.actions().reshape(env.num_envs, -1)
-        for choice in range(len(env.choices)):
+        for choice in range(len(env.spec.choices)):
             given = chosen.clone()
             first = env.action_mask(chosen).clone()
             if not torch.equal(first, env.action_mask(chosen)):
@@ -319,7 +321,7 @@ def masks(runs: EnvRuns) -> None:
             if not torch.equal(given, chosen):
                 raise BrokenLaw("masks", "action_mask changes the choices that it was given")
             chosen = torch.cat((chosen, action[:, choice : choice + 1]), 1)
-        env.step(action if env.action_dims else action[:, 0])
+        env.step(action if env.spec.action_dims else action[:, 0])
     if bool(env.faults().any()):
         raise BrokenLaw("masks", "legal actions are latched as faults")
 
@@ -358,7 +360,7 @@ def _spoil(batch: Batch, unit: int, action: Tensor) -> int | None:
     """Make an action of a unit illegal; return its row, or None if none of its agents acts."""
     env = batch.env
     rows = batch.rows(unit)
-    acts = env.present()[rows] if env.has_absent_agents else torch.ones(rows.stop - rows.start)
+    acts = env.present()[rows] if env.spec.has_absent_agents else torch.ones(rows.stop - rows.start)
     if not bool(acts.any()):
         return None
     row: int = rows.start + int(acts.cpu().byte().argmax())
@@ -366,13 +368,13 @@ def _spoil(batch: Batch, unit: int, action: Tensor) -> int | None:
         action[row, 0] = nan
         return row
     choice = 0
-    wrong = env.choices[0]
-    if env.masked:
+    wrong = env.spec.choices[0]
+    if env.spec.masked:
         nothing = torch.zeros(env.num_envs, 0, dtype=torch.int64, device=env.device)
         illegal = ~env.action_mask(nothing)[row]
         if bool(illegal.any()):
             wrong = int(illegal.byte().argmax())
-    if env.action_dims:
+    if env.spec.action_dims:
         action[row, choice] = wrong
     else:
         action[row] = wrong

@@ -94,16 +94,16 @@ class Batch:
         if not env.if_discrete:
             return 2.0 * numbers - 1.0
         chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64, device=env.device)
-        for part in numbers.split_with_sizes(env.choices, 1):
-            if env.masked:
+        for part in numbers.split_with_sizes(env.spec.choices, 1):
+            if env.spec.masked:
                 part = part.masked_fill(~env.action_mask(chosen), -1.0)
             chosen = torch.cat((chosen, part.argmax(1, keepdim=True)), 1)
-        return chosen if env.action_dims else chosen[:, 0]
+        return chosen if env.spec.action_dims else chosen[:, 0]
 
     def _numbers(self, place: int) -> Tensor:
         """Draw the numbers from which the actions of a place are made."""
         env, rows = self.env, self.rows(place)
-        width = sum(env.choices) if env.if_discrete else env.action_dim
+        width = sum(env.spec.choices) if env.if_discrete else env.action_dim
         return torch.rand(rows.stop - rows.start, width, generator=self._sources[place])
 
     def step(self, out: Tensor | None = None) -> tuple[Tensor, Step]:
@@ -143,8 +143,8 @@ class Batch:
     def buffer(self) -> Tensor:
         """Return a buffer for observations with arbitrary content."""
         env = self.env
-        size = env.num_envs, env.state_dim + env.privileged_dim
-        return torch.full(size, 77, dtype=env.obs_dtype, device=env.device)
+        size = env.num_envs, env.spec.obs_dim
+        return torch.full(size, 77, dtype=env.spec.torch_dtype, device=env.device)
 
 
 def worlds_of(subject: EnvSubject, unit: int) -> list[Any]:
@@ -162,12 +162,12 @@ def seeds_of(subject: EnvSubject, unit: int) -> list[int]:
 def rest(env: VecEnv) -> tuple[Tensor, ...]:
     """Return what an environment tells besides observations: mask, presence, and the mover."""
     found = []
-    if env.masked:
+    if env.spec.masked:
         nothing = torch.zeros(env.num_envs, 0, dtype=torch.int64, device=env.device)
         found.append(env.action_mask(nothing))
-    if env.has_absent_agents:
+    if env.spec.has_absent_agents:
         found.append(env.present())
-    if env.players > 1:
+    if env.spec.players > 1:
         found.append(env.to_move())
     return tuple(found)
 
@@ -351,7 +351,7 @@ class Together:
                 f"final_obs of row {row} changes in step {step + 1}, in which no episode ended there",
             )
         # Games in turns are never truncated, so no one reads their final observations.
-        rows = made.truncated if env.players > 1 or env.has_absent_agents else done
+        rows = made.truncated if env.spec.players > 1 or env.spec.has_absent_agents else done
         self._varies |= bool((made.obs != self._first).any())
         self._looked_at += int(rows.sum())
         self._different_final |= bool((final[rows] != made.obs[rows]).any())
@@ -372,7 +372,7 @@ class Together:
                 f"an episode of row {row} ends {int(self._since[row])} steps after a truncation "
                 f"there, and bootstrap_interval is {env.bootstrap_interval}",
             )
-        if env.players == 1:
+        if env.spec.players == 1:
             self._score(made, done)
         self.ended += int(done.sum())
         self._length[done] = 0

@@ -25,8 +25,7 @@ class ProgramTestCase:
         class TestMyProgram(ProgramTestCase):
             def make(self, slots):
                 env = MyGame([Params()] * slots, 4)
-                shape = Shape(slots=slots, num_envs=4, horizon=16, **env_fields(env))
-                return MyProgram(shape, "cpu"), env
+                return MyProgram(Shape.for_env(env, horizon=16), "cpu"), env
 
     Attributes:
         slots: slots of the programs, at least 3.
@@ -210,7 +209,7 @@ def acts(program: Program, env: VecEnv, slot: int) -> Tensor:
     act: Any = program.act_fn()  # with masks, it takes them, too
     own = program.shape.num_envs
     rows = program.obs.view(program.shape.slots, own, -1)
-    if env.masked:
+    if env.spec.masked:
         every: Tensor = act(program.obs, env.action_mask)
         return every.view(program.shape.slots, own, -1)[slot]
     found = [
@@ -239,7 +238,7 @@ def spoilt(env: VecEnv) -> Any:
 
     def illegal(action: Tensor, out: Tensor | None = None) -> Step:
         action = action.clone()
-        action.view(env.num_envs, -1)[0, 0] = env.choices[0] if env.if_discrete else nan
+        action.view(env.num_envs, -1)[0, 0] = env.spec.choices[0] if env.if_discrete else nan
         return step(action, out)
 
     return illegal

@@ -20,7 +20,7 @@ class BestCard(TensorGame):
     are rewarded with 1.
     """
 
-    action_dim, if_discrete, obs_dtype = HAND, True, torch.uint8
+    action_dim, if_discrete, obs_dtype = HAND, True, "uint8"
     max_step, uniforms_per_start = 1, HAND + 2
     items = Items(
         vocabulary=CARDS + 1,

@@ -110,10 +110,8 @@ class Program:
             torch.set_num_threads(before)
 
     def _started(self, env: Any, members: dict[int, int]) -> Any:
-        sizes = {
-            name: size for name, size in helpers.SMALL.items() if name != "num_envs"
-        } | self.sizes
-        ppo = PPO(Shape.for_env(env, autoregressive=env.masked, **sizes))
+        sizes = helpers.SMALL | self.sizes
+        ppo = PPO(Shape.for_env(env, autoregressive=env.spec.masked, **sizes))
         for slot, member in members.items():
             ppo.add_member(
                 slot, helpers.member_params(member), 100 + member, 8, env.state_avg, env.state_std

@@ -11,21 +11,15 @@ from torch import Tensor
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.engine.program import Program
 from sweepd.agents.networks.optimizer import Adam
-from sweepd.agents.networks.shape import Shape, env_fields
+from sweepd.agents.networks.shape import Shape
 from tests.agents.toy_env import ToyEnv
 
-SMALL: dict[str, Any] = {
-    "net_width": 16,
-    "num_envs": 4,
-    "horizon": 12,
-    "minibatch": 16,
-    "epochs": 2,
-}
+SMALL: dict[str, Any] = {"net_width": 16, "horizon": 12, "minibatch": 16, "epochs": 2}
 
 
 def shape_for(env: ToyEnv, **changes: Any) -> Shape:
     """A small shape that fits the environment."""
-    return Shape(**{**SMALL, **env_fields(env), "autoregressive": env.masked, **changes})
+    return Shape.for_env(env, **{**SMALL, "autoregressive": env.spec.masked, **changes})
 
 
 def member_params(index: int, **changes: Any) -> PPOParams:

@@ -102,7 +102,7 @@ def test_ppo_trains_and_acts_on_a_card(name: str) -> None:
         # Constants of a rollout may be copied to the device, but nothing in a step.
         assert seen.uploads <= 8
         act, obs = ppo.act_fn(), env.reset()
-        legal = env.action_mask if env.masked else None
+        legal = env.action_mask if env.spec.masked else None
         with torch.device(DEVICE):
             uniforms = torch.rand(env.num_envs, act.uniforms, dtype=torch.float64)
             ended = torch.zeros(env.num_envs, dtype=torch.bool)
@@ -166,7 +166,7 @@ ENVIRONMENTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 def play(env: Any, act: Any, steps: int) -> None:
     """Act and step, as evaluations do."""
     obs = env.observe()
-    legal = {"legal": env.action_mask} if env.masked else {}
+    legal = {"legal": env.action_mask} if env.spec.masked else {}
     for _ in range(steps):
         obs, _, terminated, truncated = env.step(act(obs, **legal))
         getattr(act, "done", lambda _: None)(terminated | truncated)

@@ -313,7 +313,7 @@ class LatePayEnv(ChoiceEnv):
 class ImageEnv(ChoiceEnv):
     """The target as a bright column in a 9 x 10 uint8 image; the second channel is the age."""
 
-    image_shape = (2, 9, 10)
+    image_shape, obs_dtype = (2, 9, 10), "uint8"
 
     def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
         super().__init__(members, envs_per_member, **settings)
@@ -336,7 +336,7 @@ class ImageEnv(ChoiceEnv):
 class ItemsEnv(ChoiceEnv):
     """The target and the age as ids and features of items in two groups of places, as bytes."""
 
-    obs_dtype = torch.uint8
+    obs_dtype = "uint8"
     items = Items(
         vocabulary=6,
         groups=(ItemGroup("hand", 3, ("power",)), ItemGroup("row", 2, ("power", "age"))),

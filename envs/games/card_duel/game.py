@@ -11,6 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from sweepd.envs.core.env_spec import BYTES
 from sweepd.envs.games.card_duel.cards import PRESETS, random_deck
 from sweepd.envs.games.card_duel.constants import CHOICES, DECISIONS, TYPES, Action
 from sweepd.envs.games.card_duel.describe import describe_position
@@ -97,7 +98,7 @@ class CardDuel(TensorGame):
     seats, in_turns = 2, True
     if_discrete, masked = True, True
     action_dims = (TYPES, CHOICES, CHOICES)
-    state_dim, obs_dtype, items = SIZE, torch.uint8, ITEMS
+    state_dim, obs_dtype, items = SIZE, BYTES, ITEMS
     # Seats are drawn; it is the first turn that makes a difference.
     seat_column = COLUMNS["second player"][0]
     max_step = DECISIONS

@@ -221,7 +221,7 @@ class GameExperiment(Experiment):
         """
         shape = super().shape(settings, env, slots)
         follows = self.spec.running_scale and self.algorithm.supports.running_scale
-        measured = self.look.rows > 0 and shape.obs_dtype != torch.uint8
+        measured = self.look.rows > 0 and shape.torch_dtype != torch.uint8
         return replace(shape, running_scale=follows and measured)
 
     def evaluation_share(self, rung: int) -> float:
@@ -291,7 +291,7 @@ class GameExperiment(Experiment):
 
     def _acting(self, act: Act, env: GameEnv, program: int) -> Act:
         """Return how the members of a program (0 …) act in an evaluation, from observations alone."""
-        legally: Any = partial(cast(Any, act), legal=env.action_mask) if env.masked else act
+        legally: Any = partial(cast(Any, act), legal=env.action_mask) if env.spec.masked else act
         if not self._sampled:
             return cast(Act, legally)
         # Members are blocks of rows with the same numbers (see `block_uniforms`), unless they play
@@ -443,12 +443,12 @@ def _check_networks(spec: GameSpec, env: GameEnv) -> None:
     """
     shape = study_space(spec).tables["shape"]
     policies, recurrent = shape.get("policies"), shape.get("recurrent")
-    if policies is not None and PER_SEAT in policies.values and env.seat_column is None:
+    if policies is not None and PER_SEAT in policies.values and env.spec.seat_column is None:
         raise InputError(
             f"[shape] policies = {PER_SEAT!r} needs a game in turns whose observations tell the "
             f"seat (seat_column), and --env {spec.environment} has none; use {SHARED!r}"
         )
-    if env.players > 1 and recurrent is not None and any(recurrent.values):
+    if env.spec.players > 1 and recurrent is not None and any(recurrent.values):
         raise InputError(
             f"recurrent networks cannot learn {spec.environment}, a game in turns; set recurrent = "
             "'' in the search space"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from sweepd.agents.algorithms.table import get_algorithm
-from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.games.curriculum import LEAGUE, LEARNERS, Curriculum
 from sweepd.envs.games.registry import get_game
@@ -54,9 +54,7 @@ class PhasedTraining:
         self.spec, self.curriculum, self.device = spec, curriculum, device
         self.game, self.algorithm = get_game(spec.environment), get_algorithm(spec.algorithm)
         self._together = spec.seeds if curriculum.together else 1
-        self._spaces = Spaces(
-            env.state_dim, env.action_dim, env.if_discrete, tuple(env.action_dims)
-        )
+        self._spec = env.spec
         found = find_bundles(curriculum, spec.environment, load_bundle)
         self._champions = {name: Champion(b.actor, b.sampled) for name, b in found.items()}
         self._check_params(env)
@@ -68,7 +66,7 @@ class PhasedTraining:
                 f"members of --algo {spec.algorithm} cannot be opponents ({named}); "
                 "choose another algorithm or other opponents"
             )
-        if learners and env.image_shape is not None:
+        if learners and env.spec.image_shape is not None:
             raise InputError(
                 f"policies that read images, as in {spec.environment}, cannot be opponents "
                 f"({named}); choose scripted players or --opponents none"
@@ -138,7 +136,7 @@ class PhasedTraining:
         return Roster(
             slots,
             games,
-            self._spaces,
+            self._spec,
             scripted={name: player for name, player in scripted.items() if name in names},
             learners=[name for name in LEARNERS if name in names],
             champions=self._champions | league,

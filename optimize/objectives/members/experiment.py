@@ -19,7 +19,7 @@ from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.engine.hyperparameters import Hyperparameters
 from sweepd.agents.engine.program import Act
 from sweepd.agents.networks.net import StateDict
-from sweepd.agents.networks.shape import Shape, env_fields
+from sweepd.agents.networks.shape import Shape
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.checkpoint import State
@@ -127,8 +127,8 @@ class Experiment(ABC):
 
     def shape(self, settings: Settings, env: VecEnv, slots: int) -> Shape:
         """Return the program's shape for a trial's shape parameters on this environment."""
-        own = {**env_fields(env), "slots": slots, "algorithm": self.algorithm.program}
-        return Shape(**own, horizon=self.spec.horizon, **settings.shape)
+        own = {"slots": slots, "algorithm": self.algorithm.program, "horizon": self.spec.horizon}
+        return Shape.for_env(env, **own, **settings.shape)
 
     def evaluation_share(self, rung: int) -> float:  # noqa: ARG002
         """Return the share of a full evaluation that is made at a rung (1 …)."""

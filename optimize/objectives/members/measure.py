@@ -158,7 +158,7 @@ def make_chunks(
     slow = rollout_seconds(experiment, environment, spec.num_envs) > SLOW
     env = experiment.training_env(experiment.together, 1)
     fixed = {
-        "obs": env.state_dim + env.privileged_dim,
+        "obs": env.spec.obs_dim,
         "act": env.action_dim,
         "envs": spec.num_envs,
         "horizon": spec.horizon,

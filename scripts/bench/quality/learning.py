@@ -112,7 +112,7 @@ def learn(
     env = CryptoEnv(
         market, [env_params] * members, [fold.train for fold in splits.folds], sizes["num_envs"]
     )
-    shape = Shape(state_dim=env.state_dim, action_dim=env.action_dim, slots=members, **sizes)
+    shape = Shape.for_env(env, **sizes)
     rollouts = steps // shape.samples
     ppo = PPO(shape)
     for fold in splits.folds:

@@ -28,7 +28,7 @@ class ElegantEnv:
     """
 
     def __init__(self, env: VecEnv) -> None:
-        if env.privileged_dim:
+        if env.spec.privileged_dim:
             raise InputError(
                 "ElegantRL's agents do not support privileged columns; turn off time_decay_floor."
             )

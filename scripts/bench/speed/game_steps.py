@@ -73,7 +73,9 @@ def bucket_brigade(games: int) -> tuple[VecEnv, Step]:
     env = BucketBrigade(params, games * params.num_agents)
     obs = env.reset(SEED)
     generator = torch.Generator().manual_seed(SEED)
-    every_action = torch.cartesian_prod(*(torch.arange(options) for options in env.action_dims))
+    every_action = torch.cartesian_prod(
+        *(torch.arange(options) for options in env.spec.action_dims)
+    )
 
     def night() -> None:
         chosen = torch.randint(0, len(every_action), (env.num_envs,), generator=generator)

@@ -360,7 +360,7 @@ def envs(args: argparse.Namespace) -> Any:
         env = lone_env(name, rows, args.device)
         env.reset(0)
         actions = random_actions(env)
-        legal = _first_legal if env.masked else None
+        legal = _first_legal if env.spec.masked else None
 
         def run(env: VecEnv, count: int, actions: Any = actions, legal: Any = legal) -> None:
             env.draw(count)
@@ -393,18 +393,18 @@ def random_actions(env: VecEnv) -> torch.Tensor:
     size, device = (16, env.num_envs), env.device
     if not env.if_discrete:
         return torch.rand(*size, env.action_dim, device=device) * 2.0 - 1.0
-    if not env.action_dims:
+    if not env.spec.action_dims:
         return torch.randint(env.action_dim, size, device=device)
-    return torch.stack([torch.randint(n, size, device=device) for n in env.action_dims], -1)
+    return torch.stack([torch.randint(n, size, device=device) for n in env.spec.action_dims], -1)
 
 
 def _first_legal(env: VecEnv) -> torch.Tensor:
     """Return the first legal option of every choice."""
     chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64, device=env.device)
-    for _ in env.action_dims or (env.action_dim,):
+    for _ in env.spec.choices:
         mask = env.action_mask(chosen)
         chosen = torch.cat((chosen, mask.byte().argmax(-1, keepdim=True)), 1)
-    return chosen if env.action_dims else chosen[:, 0]
+    return chosen if env.spec.action_dims else chosen[:, 0]
 
 
 def memory(args: argparse.Namespace) -> Any:

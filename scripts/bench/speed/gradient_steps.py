@@ -111,7 +111,7 @@ def make_program(cell: Cell) -> OffPolicy:
         num_envs=min(32, cell.buffer),
         horizon=min(ROLLOUT, cell.buffer) // min(32, cell.buffer),
         minibatch=cell.minibatch,
-        discrete=discrete,
+        if_discrete=discrete,
         algorithm=cell.algorithm,
         updates=cell.updates,
         buffer=cell.buffer,

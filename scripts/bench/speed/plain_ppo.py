@@ -42,7 +42,7 @@ class PlainPPO:
         self.critic = _mlp(shape.state_dim, 1, shape, 1.0)
         self.log_std = nn.Parameter(torch.full((shape.action_dim,), params.initial_log_std))
         self.weights = [*self.actor.parameters(), *self.critic.parameters()]
-        if not shape.discrete:
+        if not shape.if_discrete:
             self.weights.append(self.log_std)
         self.optimizer = torch.optim.Adam(
             self.weights, lr=params.learning_rate, eps=params.adam_eps, fused=True
@@ -50,7 +50,7 @@ class PlainPPO:
         steps, envs = shape.horizon, shape.num_envs
         self.obs = torch.zeros(steps, envs, shape.state_dim)
         action_shape, kind = (
-            ((), torch.int64) if shape.discrete else ((shape.action_dim,), torch.float32)
+            ((), torch.int64) if shape.if_discrete else ((shape.action_dim,), torch.float32)
         )
         self.actions = torch.zeros(steps, envs, *action_shape, dtype=kind)
         self.log_probs, self.rewards, self.dones, self.values = (
@@ -63,13 +63,13 @@ class PlainPPO:
 
     def _policy(self, obs: Tensor) -> Categorical | Normal:
         output = self.actor(obs)
-        if self.shape.discrete:
+        if self.shape.if_discrete:
             return Categorical(logits=output)  # type: ignore[no-untyped-call]
         return Normal(output, self.log_std.exp().expand_as(output))  # type: ignore[no-untyped-call]
 
     def _log_prob(self, policy: Categorical | Normal, action: Tensor) -> Tensor:
         log_prob: Tensor = policy.log_prob(action)  # type: ignore[no-untyped-call]
-        return log_prob if self.shape.discrete else log_prob.sum(-1)
+        return log_prob if self.shape.if_discrete else log_prob.sum(-1)
 
     def rollout(self) -> int:
         """Collect a rollout and update; returns the number of transitions."""
@@ -87,7 +87,7 @@ class PlainPPO:
             self.obs[step], self.actions[step] = self.next_obs, action
             self.values[step] = self.critic(self.next_obs).squeeze(-1)
             self.log_probs[step] = self._log_prob(policy, action)
-            made = env.step(action if self.shape.discrete else action.clamp(-1.0, 1.0))
+            made = env.step(action if self.shape.if_discrete else action.clamp(-1.0, 1.0))
             self.rewards[step], self.dones[step] = made.reward, made.terminated | made.truncated
             self.next_obs = self._normalise(made.obs)
         env.check()
@@ -118,7 +118,7 @@ class PlainPPO:
                 clipped = ratio.clamp(1.0 - numbers.clip, 1.0 + numbers.clip)
                 gain = torch.min(advantage * ratio, advantage * clipped).mean()
                 entropy = policy.entropy()  # type: ignore[no-untyped-call]
-                entropy = entropy.mean() if self.shape.discrete else entropy.sum(-1).mean()
+                entropy = entropy.mean() if self.shape.if_discrete else entropy.sum(-1).mean()
                 error = 0.5 * (self.critic(obs[rows]).squeeze(-1) - returns[rows]).square().mean()
                 loss = numbers.value_coef * error - gain - numbers.entropy_coef * entropy
                 self.optimizer.zero_grad()

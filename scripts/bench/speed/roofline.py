@@ -76,15 +76,8 @@ def program(
         args.num_envs,
         device=device,
     )
-    shape = Shape(
-        state_dim=env.state_dim,
-        action_dim=env.action_dim,
-        slots=args.members,
-        net_width=width,
-        minibatch=minibatch,
-        num_envs=args.num_envs,
-        horizon=args.horizon,
-        epochs=args.epochs,
+    shape = Shape.for_env(
+        env, net_width=width, minibatch=minibatch, horizon=args.horizon, epochs=args.epochs
     )
     ppo = PPO(shape, device)
     normaliser = observation_normaliser(market, windows, args.lookback, args.lookback)

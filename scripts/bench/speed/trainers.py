@@ -59,10 +59,8 @@ class Cell:
 
     def shape(self, env: VecEnv, slots: int) -> Shape:
         """Return the shape of `slots` members on `env`."""
-        return Shape(
-            state_dim=env.state_dim,
-            action_dim=env.action_dim,
-            discrete=env.if_discrete,
+        return Shape.for_env(
+            env,
             slots=slots,
             net_width=self.width,
             net_depth=self.depth,

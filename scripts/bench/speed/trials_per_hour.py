@@ -72,14 +72,7 @@ def elegant(experiment: CryptoExperiment, settings: Settings, num_envs: int) -> 
     env.reset([0])
     adapted = ElegantEnv(env)
     torch.manual_seed(0)
-    shape = Shape(
-        state_dim=env.state_dim,
-        action_dim=env.action_dim,
-        slots=1,
-        num_envs=num_envs,
-        horizon=horizon,
-        **settings.shape,
-    )
+    shape = Shape.for_env(env, horizon=horizon, **settings.shape)
     agent = make_agent(
         adapted, shape, experiment.learner_params(settings), *experiment.normaliser(0, settings)
     )

@@ -82,7 +82,7 @@ def test_one_member_equals_elegantrl_to_the_bit(name: str, numbers: bool) -> Non
     agent.reward_scale = theirs._member(0).params.reward_scale
     agent.last_state = theirs.obs.clone()
     buffer = ReplayBuffer(
-        20, shape.state_dim, 1 if shape.discrete else shape.action_dim, gpu_id=-1, num_envs=4
+        20, shape.state_dim, 1 if shape.if_discrete else shape.action_dim, gpu_id=-1, num_envs=4
     )
     before = {key: tensor.clone() for key, tensor in agent.act.state_dict().items()}
     updates = [float(stats.updates[0]) for stats in program.train(env, 3)]

@@ -193,9 +193,9 @@ def test_an_empty_mask_stops_the_run_before_anything_is_learned_from_it() -> Non
 
 
 def test_every_field_of_a_shape_tells_states_apart() -> None:
-    shape = Shape(state_dim=4, action_dim=4, discrete=True)
+    shape = Shape(state_dim=4, action_dim=4, if_discrete=True)
     changes: dict[str, dict[str, Any]] = {
-        "discrete": {"discrete": False},
+        "if_discrete": {"if_discrete": False},
         "action_dims": {"action_dims": (2, 2)},
         "masked": {"masked": True},
         "autoregressive": {"action_dims": (2, 2), "autoregressive": True},
@@ -203,11 +203,11 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
         "recurrent": {"recurrent": "gru"},
         "running_scale": {"running_scale": True},
         "activation": {"activation": "tanh"},
-        "byte_obs": {"byte_obs": True},
-        "items": {"byte_obs": True, "items": Items(2, (ItemGroup("row", 4),))},
+        "obs_dtype": {"obs_dtype": "uint8"},
+        "items": {"obs_dtype": "uint8", "items": Items(2, (ItemGroup("row", 4),))},
         "policies": {"players": 2, "seat_column": 2, "policies": "per-seat"},
         "seat_column": {"seat_column": 2},
-        "image_shape": {"state_dim": 25, "image_shape": (1, 5, 5)},
+        "image_shape": {"state_dim": 25, "obs_dtype": "uint8", "image_shape": (1, 5, 5)},
     }
     ppo = PPO(replace(shape, slots=1))
     ppo.add_member(0, PPOParams(), 1, 1, torch.zeros(4), torch.ones(4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
@@ -13,7 +12,6 @@ from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.card_duel.observation import GROUPS, ITEMS, seen
 from sweepd.envs.games.scaling import random_play
 from sweepd.envs.games.tensor_game import NoParams
-from sweepd.envs.support.errors import InputError
 from tests.agents.card_game import HAND, BestCard
 
 SEEDS = (0, 1)
@@ -31,14 +29,6 @@ def test_ppo_learns_the_worth_of_cards() -> None:
     history = torch.stack([stats.reward for stats in ppo.train(env, 30)])
     assert history[0].max() < 0.5
     assert history[-3:].mean(0).min() > 0.9
-
-
-def test_a_game_whose_items_do_not_fit_its_observations_is_refused() -> None:
-    class Wide(BestCard):
-        state_dim = BestCard.items.columns + 1
-
-    with pytest.raises(InputError, match=r"Wide\.items has 7 columns, which needs obs_dtype"):
-        Wide([NoParams()], 4)
 
 
 def test_ppo_trains_on_the_card_duel() -> None:

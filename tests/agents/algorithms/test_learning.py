@@ -46,7 +46,7 @@ def test_defaults_learn_to_choose() -> None:
     shape = Shape(
         state_dim=env.state_dim,
         action_dim=5,
-        discrete=True,
+        if_discrete=True,
         slots=members,
         net_width=32,
         num_envs=16,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -177,7 +178,7 @@ def test_unsupported_shapes_states_and_environments_are_refused(algorithm: str) 
     with pytest.raises(InputError, match=f"must be '{algorithm}' for this program, not 'ppo'"):
         kind(shape_for(env))
     with pytest.raises(InputError, match="takes actions that are"):
-        kind(shape_for(env, algorithm=algorithm, discrete=not env.if_discrete))
+        kind(shape_for(env, algorithm=algorithm, if_discrete=not env.if_discrete))
     with pytest.raises(InputError, match="no recurrent networks"):
         kind(shape_for(env, algorithm=algorithm, recurrent="gru", bptt=4))
     program, env = trained({1: 2}, 1, type(env))
@@ -199,8 +200,8 @@ def test_unsupported_shapes_states_and_environments_are_refused(algorithm: str) 
         with pytest.raises(InputError, match=words):
             program.set_member(1, wrong)
         assert_same(state, program.get_member(1))
-    env.masked = True
-    with pytest.raises(InputError, match=r"toy has actions that may be illegal .*: use ppo"):
+    env.spec = replace(env.spec, has_absent_agents=True)
+    with pytest.raises(InputError, match=r"toy has agents that come and go: use ppo"):
         program.train(env, 1)
 
 

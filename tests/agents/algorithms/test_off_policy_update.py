@@ -71,7 +71,7 @@ def batches_for(shape: Shape) -> list[Batch]:
         return torch.randn(MEMBERS, ROWS, *size, generator=generator)
 
     def action() -> Tensor:
-        if shape.discrete:
+        if shape.if_discrete:
             return torch.randint(shape.action_dim, (MEMBERS, ROWS, 1), generator=generator).to(
                 normal().dtype
             )
@@ -97,7 +97,7 @@ def elegant(kind: Any, shape: Shape, params: OffPolicyParams) -> Any:
             "env_name": "toy",
             "num_envs": 1,
             "max_step": 7,
-            "if_discrete": shape.discrete,
+            "if_discrete": shape.if_discrete,
             "state_dim": shape.state_dim,
             "action_dim": shape.action_dim,
         },
@@ -188,7 +188,7 @@ def test_d3qn_updates_equal_elegantrl(dtype: torch.dtype, max_grad_norm: float) 
     shape = Shape(
         state_dim=5,
         action_dim=3,
-        discrete=True,
+        if_discrete=True,
         slots=MEMBERS,
         net_width=16,
         num_envs=2,

@@ -94,7 +94,7 @@ class SeveralChoices(ActorDiscretePPO):  # type: ignore[misc]  # ElegantRL is un
 def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
     """ElegantRL's agent with the member's weights, and its AdamW with the member's numbers."""
     shape = ppo.shape
-    kind = AgentDiscretePPO if shape.discrete else AgentPPO
+    kind = AgentDiscretePPO if shape.if_discrete else AgentPPO
     config = Config(
         kind,
         None,
@@ -102,7 +102,7 @@ def elegant_agent(ppo: PPO, slot: int, params: PPOParams) -> AgentPPO:
             "env_name": "toy",
             "num_envs": shape.num_envs,
             "max_step": 7,
-            "if_discrete": shape.discrete,
+            "if_discrete": shape.if_discrete,
             "state_dim": shape.state_dim,
             "action_dim": shape.action_dim,
         },

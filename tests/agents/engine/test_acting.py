@@ -34,7 +34,7 @@ def test_drawn_actions_are_those_of_the_frozen_policies(kind: type[ToyEnv]) -> N
     act = ppo.act_fn()
     obs = ppo.obs.clone()
     uniforms = torch.rand(len(obs), act.uniforms, dtype=torch.float64)
-    legal = env.action_mask if env.masked else None
+    legal = env.action_mask if env.spec.masked else None
     drawn = act(obs, legal, uniforms)
     assert not torch.equal(drawn, act(obs, legal))
     for slot in range(3):
@@ -47,7 +47,7 @@ def test_drawn_actions_are_those_of_the_frozen_policies(kind: type[ToyEnv]) -> N
 
         policy = FrozenPolicy([ppo.export_member(slot)[0]])
         assert policy.uniforms == act.uniforms
-        frozen = policy.sample_batch(obs[rows], uniforms[rows], own if env.masked else None)
+        frozen = policy.sample_batch(obs[rows], uniforms[rows], own if env.spec.masked else None)
         torch.testing.assert_close(drawn[rows].double(), frozen.double(), atol=1e-5, rtol=0.0)
 
 
@@ -61,5 +61,5 @@ def test_the_largest_and_least_random_numbers_give_actions() -> None:
         if not env.if_discrete:
             assert bool(drawn.isfinite().all())
             continue
-        sizes = torch.tensor(env.action_dims or (env.action_dim,))
+        sizes = torch.tensor(env.spec.choices)
         assert (drawn.view(4, 2, -1) == torch.stack((sizes * 0, sizes - 1))).all()

@@ -52,10 +52,10 @@ def test_operation_gives_the_same_bits_in_every_slot(name: str) -> None:
             assert torch.equal(operation(x, y)[moved], operation(x[moved], y[moved]))
 
 
-SEVEN = Shape(state_dim=1, action_dim=21, discrete=True, action_dims=(3,) * 7)
+SEVEN = Shape(state_dim=1, action_dim=21, if_discrete=True, action_dims=(3,) * 7)
 SHAPES = [
     *(Shape(state_dim=1, action_dim=size) for size in (5, 7, 10, 17)),
-    *(Shape(state_dim=1, action_dim=size, discrete=True) for size in (5, 7, 10)),
+    *(Shape(state_dim=1, action_dim=size, if_discrete=True) for size in (5, 7, 10)),
     SEVEN,
     replace(SEVEN, autoregressive=True),
 ]
@@ -88,7 +88,7 @@ def test_distribution_gives_the_same_bits_in_every_slot(shape: Shape) -> None:
     """Seven choices: torch adds five and more in an order that depends on the place."""
     generator, deviations = (
         torch.Generator().manual_seed(0),
-        0 if shape.discrete else shape.action_dim,
+        0 if shape.if_discrete else shape.action_dim,
     )
     sizes = [
         (sum(shape.choices[:index]), size) for index, size in enumerate(shape.choices) if index

@@ -13,7 +13,6 @@ from torch import Tensor
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.engine.advantages import Experience, estimate, estimate_in_turns
-from sweepd.agents.networks.shape import Shape
 from sweepd.envs.games.opponents import Scripted
 from sweepd.envs.games.tensor_game import NoParams
 from sweepd.envs.support.errors import InputError, RunError
@@ -287,8 +286,6 @@ def test_what_is_refused() -> None:
     for name in ("d3qn", "elegantrl:ppo"):
         with pytest.raises(InputError, match=r"Nim has .*players that act in turns, .*: use ppo"):
             get_algorithm(name).supports.check_env(name, env)
-    with pytest.raises(InputError, match="has_absent_agents must be false"):
-        Shape(state_dim=1, action_dim=2, discrete=True, players=2, has_absent_agents=True)
     other = nim(2, opponents=True)
     ppo = start(other, {0: 0, 1: 1})
     with pytest.raises(ValueError, match="'players': 2"):

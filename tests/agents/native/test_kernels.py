@@ -221,7 +221,11 @@ def card_duel(rollouts: int, **changes: Any) -> tuple[PPO, list[RolloutStats]]:
 
 def played(env: TensorGame, rollouts: int, **changes: Any) -> tuple[PPO, list[RolloutStats]]:
     ppo = PPO(shape_for(env, **{"autoregressive": False, **changes}))  # type: ignore[arg-type]
-    std = torch.ones(env.state_dim) if env.items is None else torch.tensor(env.items.scales())
+    std = (
+        torch.ones(env.state_dim)
+        if env.spec.items is None
+        else torch.tensor(env.spec.items.scales())
+    )
     avg = torch.zeros(env.state_dim)
     for slot in range(SLOTS):
         ppo.add_member(slot, member_params(slot), 100 + slot, 8, avg, std)
@@ -317,7 +321,7 @@ def test_drawn_and_deterministic_actions_are_those_of_torch(
     assert native._kernel is not None
     assert in_torch._kernel is None
     obs = ppo.obs[:, : env.state_dim].clone()
-    legal = env.action_mask if env.masked else None
+    legal = env.action_mask if env.spec.masked else None
     uniforms = torch.rand(len(obs), native.uniforms, dtype=torch.float64)
     for drawn in (None, uniforms):
         found, wanted = (act(obs, legal, drawn).double() for act in (native, in_torch))

@@ -47,8 +47,9 @@ def test_forward_and_backward_equal_torch(image_shape: tuple[int, int, int]) -> 
     shape = Shape(
         state_dim=size,
         action_dim=3,
-        discrete=True,
+        if_discrete=True,
         image_shape=image_shape,
+        obs_dtype="uint8",
         slots=SLOTS,
         net_width=8,
         num_envs=2,
@@ -124,8 +125,6 @@ def test_invalid_image_shapes_are_refused() -> None:
     assert [layer[2:4] for layer in layers((4, 84, 84))] == [(8, 4), (4, 2)]
     with pytest.raises(InputError, match="at least 5 x 5, and image_shape is \\(1, 4, 9\\)"):
         layers((1, 4, 9))
-    with pytest.raises(InputError, match="needs a state_dim of the same size"):
-        Shape(state_dim=99, action_dim=2, discrete=True, image_shape=(1, 10, 10))
     env = ImageEnv(1, 4)
     ppo = start(env, {0: 0})
     actor, critic = ppo.export_member(0)

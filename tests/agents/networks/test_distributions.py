@@ -15,8 +15,8 @@ from sweepd.envs.core.streams import Streams
 
 SLOTS, ROWS = 3, 40
 NUMBERS = Shape(state_dim=1, action_dim=4, slots=SLOTS)
-ONE_CHOICE = Shape(state_dim=1, action_dim=4, slots=SLOTS, discrete=True)
-CHOICES = Shape(state_dim=1, action_dim=9, slots=SLOTS, discrete=True, action_dims=(4, 2, 3))
+ONE_CHOICE = Shape(state_dim=1, action_dim=4, slots=SLOTS, if_discrete=True)
+CHOICES = Shape(state_dim=1, action_dim=9, slots=SLOTS, if_discrete=True, action_dims=(4, 2, 3))
 CHAIN = replace(CHOICES, autoregressive=True)
 MASKED = replace(CHAIN, masked=True)
 ONE_MASKED = replace(ONE_CHOICE, masked=True)
@@ -64,7 +64,7 @@ def masks_of(shape: Shape, kept: Tensor) -> Tensor | None:
 def torch_version(ours: Distribution, kept: Tensor) -> tuple[Tensor, Tensor]:
     """(log-probability, entropy), (SLOTS, ROWS) each."""
     shape = ours.shape
-    if not shape.discrete:
+    if not shape.if_discrete:
         normal = torch.distributions.Normal(
             ours.outputs, ours.weights.log_std.exp().expand_as(ours.outputs)
         )
@@ -105,7 +105,7 @@ def test_log_probs_entropies_and_gradients_equal_torch(shape: Shape) -> None:
     with torch.no_grad():
         make(shape, outputs).sample(noise, kept, legal)
     ours = make(shape, outputs, masks_of(shape, kept))
-    parameters = ours.weights.chain if shape.discrete else [ours.weights.log_std]
+    parameters = ours.weights.chain if shape.if_discrete else [ours.weights.log_std]
     for parameter in parameters:
         parameter.requires_grad_()
     theirs = torch_version(ours, kept)
@@ -121,7 +121,7 @@ def test_log_probs_entropies_and_gradients_equal_torch(shape: Shape) -> None:
         expected = torch.autograd.grad(loss, [outputs, *parameters], retain_graph=True)
         torch.testing.assert_close(d_outputs, expected[0])
         torch.testing.assert_close(
-            into.chain if shape.discrete else [into.log_std], list(expected[1:])
+            into.chain if shape.if_discrete else [into.log_std], list(expected[1:])
         )
         if ours.masks is not None:
             assert d_outputs[~ours.masks].eq(0).all()
@@ -195,7 +195,7 @@ def test_frequencies_of_choices_equal_their_probabilities() -> None:
     streams = Streams(1)
     streams.seed(0, 1)
     kept = torch.empty(1, 20_000, 1)
-    shape = Shape(state_dim=1, action_dim=5, discrete=True)
+    shape = Shape(state_dim=1, action_dim=5, if_discrete=True)
     make(shape, logits).sample(Categorical.noise(shape, streams, 1, 20_000)[0], kept)
     counts = kept.long().flatten().bincount(minlength=5)
     assert counts[1] == counts[4] == 0
@@ -205,7 +205,7 @@ def test_frequencies_of_choices_equal_their_probabilities() -> None:
 def test_extreme_noise_chooses_a_valid_option_with_weight() -> None:
     largest = 1.0 - 2.0**-24  # that a stream returns
     logits = torch.cat((torch.randn(500, 7), torch.full((500, 1), -300.0)), 1).unsqueeze(0)
-    kept, shape = torch.empty(1, 500, 1), Shape(state_dim=1, action_dim=8, discrete=True)
+    kept, shape = torch.empty(1, 500, 1), Shape(state_dim=1, action_dim=8, if_discrete=True)
     make(shape, logits).sample(torch.full((1, 500, 1), largest), kept)
     assert kept.eq(6.0).all()
     make(shape, logits.flip(-1)).sample(torch.zeros(1, 500, 1), kept)
@@ -221,7 +221,7 @@ def test_actions_stay_legal_for_any_outputs(shape: Shape, bad: float) -> None:
     kept = torch.empty(1, 2, kind.columns(shape))
     distribution.sample(torch.full((1, 2, kept.shape[-1]), 0.5), kept, legal)
     for action in (kind.to_env(shape, kept), distribution.mode(legal)):
-        if not shape.discrete:
+        if not shape.if_discrete:
             assert (action.abs() <= 1.0).all()
         else:
             assert (

@@ -95,7 +95,7 @@ def outputs(shape: Shape, weights: dict[str, Tensor], obs: Tensor, side: dict[st
 def log_prob_and_entropy(
     shape: Shape, weights: dict[str, Tensor], given: Tensor, kept: Tensor, masks: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    if not shape.discrete:
+    if not shape.if_discrete:
         normal = Normal(given, weights["action_std_log"].exp().expand_as(given))
         return normal.log_prob(kept).sum(-1), normal.entropy().sum(-1)
     made, chosen = (
@@ -162,7 +162,7 @@ def losses(
 def test_gradient_step_equals_autograd(kind: type[ToyEnv], recurrent: str) -> None:
     env = kind(len(MEMBERS), 4, cliff=1.2)
     size = {"recurrent": recurrent, "bptt": STEPS, "net_width": 9, "minibatch": ROWS}
-    ppo = start(env, dict(enumerate(MEMBERS)), **size, autoregressive=bool(env.action_dims))
+    ppo = start(env, dict(enumerate(MEMBERS)), **size, autoregressive=bool(env.spec.action_dims))
     ppo.train(env, 2)
     ppo.population.averaged[:] = False  # so that the exported weights are those of the step
     with torch.no_grad():

@@ -140,7 +140,7 @@ def test_new_discrete_members_equal_elegantrls_modules_without_deviation() -> No
     shape = Shape(
         state_dim=5,
         action_dim=3,
-        discrete=True,
+        if_discrete=True,
         slots=2,
         net_width=8,
         num_envs=2,
@@ -166,7 +166,7 @@ def test_new_discrete_members_equal_elegantrls_modules_without_deviation() -> No
 
 
 def test_export_contains_the_sizes_of_choices() -> None:
-    shape = Shape(state_dim=5, action_dim=5, discrete=True, action_dims=(3, 2), slots=1)
+    shape = Shape(state_dim=5, action_dim=5, if_discrete=True, action_dims=(3, 2), slots=1)
     population = Population(shape, CPU)
     population.new_member(0, 1, 0.0, torch.zeros(5), torch.ones(5))
     actor, critic = population.export_member(0)
@@ -215,10 +215,6 @@ def test_invalid_shapes_are_refused() -> None:
         Shape(state_dim=2, action_dim=1, num_envs=4, horizon=4, minibatch=17)
     with pytest.raises(InputError, match="net_depth must be a whole number of at least 1, not 0"):
         Shape(state_dim=2, action_dim=1, net_depth=0)
-    with pytest.raises(InputError, match="discrete must be true or false, not 1"):
-        Shape(state_dim=2, action_dim=1, discrete=1)
-    with pytest.raises(InputError, match="sum to action_dim 4"):
-        Shape(state_dim=2, action_dim=4, discrete=True, action_dims=(2, 3))
     assert (
         Shape(
             state_dim=2, action_dim=1, num_envs=4, horizon=4, minibatch=17, algorithm="sac"

@@ -138,7 +138,9 @@ def test_rollout_equals_a_second_forward_pass(kind: str, env_kind: type[ToyEnv])
     step = ppo._minibatch(rows[0], running, terms, stop_early=False)
     log_ratio, error = step.log_ratio, step.error
     learned = (
-        ppo._batch.valid if env.has_absent_agents else torch.ones_like(log_ratio, dtype=torch.bool)
+        ppo._batch.valid
+        if env.spec.has_absent_agents
+        else torch.ones_like(log_ratio, dtype=torch.bool)
     )
     assert learned is not None  # an agent's last action before it leaves is not learned from
     torch.testing.assert_close(
@@ -149,7 +151,7 @@ def test_rollout_equals_a_second_forward_pass(kind: str, env_kind: type[ToyEnv])
     again = torch.empty(96)
     again[(rows[0] - (rows[0] >= 52) * 4)] = values.flatten()
     counts = torch.ones(96, dtype=torch.bool)
-    if env.has_absent_agents:
+    if env.spec.has_absent_agents:
         counts = rollout.samples().flags[..., 0].flatten()
     torch.testing.assert_close(again[counts], flat[counts], rtol=1e-4, atol=2e-5)
     assert torch.equal(rollout.transitions.memory[:, :4], carried)

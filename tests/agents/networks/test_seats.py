@@ -15,7 +15,7 @@ from sweepd.agents.algorithms.popart import scale_values
 from sweepd.agents.algorithms.ppo import PPO, LossTerms, PPOParams
 from sweepd.agents.engine.population import _named, _turned
 from sweepd.agents.networks.mlp import Activations, forward
-from sweepd.agents.networks.shape import Shape, env_fields
+from sweepd.agents.networks.shape import Shape
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.tensor_game import NoParams, TensorGame
 from sweepd.envs.support.errors import InputError
@@ -38,17 +38,17 @@ def float64() -> Iterator[None]:
 def normaliser(env: TensorGame) -> tuple[Tensor, Tensor]:
     """A mean and a deviation that leave what networks look up as it is."""
     avg = torch.zeros(env.state_dim)
-    if env.items is not None:
-        return avg, torch.tensor(env.items.scales())
+    if env.spec.items is not None:
+        return avg, torch.tensor(env.spec.items.scales())
     avg, std = avg + 1.0, torch.full((env.state_dim,), 1.5)
-    assert env.seat_column is not None
-    avg[env.seat_column], std[env.seat_column] = 0.0, 1.0
+    assert env.spec.seat_column is not None
+    avg[env.spec.seat_column], std[env.spec.seat_column] = 0.0, 1.0
     return avg, std
 
 
 def start(env: TensorGame, **changes: Any) -> PPO:
     sizes = {"net_width": 9, "horizon": 12, "minibatch": ROWS, "epochs": 2}
-    ppo = PPO(Shape(**{**env_fields(env), **sizes, "policies": "per-seat", **changes}))
+    ppo = PPO(Shape.for_env(env, **{**sizes, "policies": "per-seat", **changes}))
     for slot, member in enumerate(MEMBERS):
         # The exported actors are to have the present weights, not their running mean.
         params = member_params(member, weight_average=0.0)
@@ -112,7 +112,7 @@ def test_each_seat_learns_as_a_network_of_its_own(kind: str) -> None:
         torch.manual_seed(1)
         for leaf in ppo.population.weights.every():  # so that ratios and errors differ
             leaf += 0.05 * torch.randn_like(leaf)
-        if env.items is not None:
+        if env.spec.items is not None:
             ppo.population.weights.items[0][:, 0] = 0.0
         rows = ppo.rollout.index.batches(ppo.streams.permutations(1, ppo.rollout.index.items))[0]
         terms = LossTerms.of(ppo.numbers, ppo.population, ROWS)
@@ -121,7 +121,7 @@ def test_each_seat_learns_as_a_network_of_its_own(kind: str) -> None:
     assert batch.valid is not None
     for slot in range(len(MEMBERS)):
         valid = batch.valid[slot]
-        second = batch.obs[slot][:, env.seat_column] == 1
+        second = batch.obs[slot][:, env.spec.seat_column] == 1
         both = _named(ppo.optimizer.grads, slot, ppo.shape)
         for seat in (0, 1):
             mine = valid & (second if seat else ~second)
@@ -145,8 +145,8 @@ def test_the_other_seats_weights_change_nothing(kind: str) -> None:
     population, slots = ppo.population, len(MEMBERS)
     obs = env.observe().view(slots, -1, env.state_dim).repeat(1, 2, 1)
     half = obs.shape[1] // 2
-    assert env.seat_column is not None
-    obs[:, :half, env.seat_column], obs[:, half:, env.seat_column] = 0, 1
+    assert env.spec.seat_column is not None
+    obs[:, :half, env.spec.seat_column], obs[:, half:, env.spec.seat_column] = 0, 1
     given = torch.randn(slots, 2 * half, env.action_dim), torch.randn(slots, 2 * half, 1)
     before, grads_before = run(population, obs, *given)
     # Both sets are the second one's of the first member: networks 1 (actor) and 1 + sets (critic).
@@ -202,7 +202,7 @@ def test_a_member_survives_export_and_import() -> None:
     other.population.import_member(1, *ppo.export_member(0))
     assert torch.equal(other.population.flat[:, 1], ppo.population.flat[:, 0])
     actor, critic = ppo.export_member(0)
-    assert actor["seat_column"].tolist() == [env.seat_column]
+    assert actor["seat_column"].tolist() == [env.spec.seat_column]
     assert actor["seat1.items.embedding"].shape == actor["items.embedding"].shape
     assert "seat_column" not in critic
     assert not {"seat1.state_avg", "seat1.items.facts"} & set(actor)
@@ -220,7 +220,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(InputError, match="must be 'shared' where actions are numbers"):
         Shape(**numbers)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="d3qn has no policies per seat"):
-        D3QN(Shape(**numbers, discrete=True, algorithm="d3qn"), CPU)  # type: ignore[arg-type]
+        D3QN(Shape(**numbers, if_discrete=True, algorithm="d3qn"), CPU)  # type: ignore[arg-type]
     avg, std = normaliser(env)
     std[4] = 2.0
     with pytest.raises(InputError, match="must be 0 and 1 in column 4, which tells the seat"):

@@ -98,7 +98,7 @@ def test_discrete_members_choose_the_highest_mean_probability(tmp_path: Path) ->
     shape = Shape(
         state_dim=5,
         action_dim=4,
-        discrete=True,
+        if_discrete=True,
         slots=3,
         net_width=32,
         num_envs=2,

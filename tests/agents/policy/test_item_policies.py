@@ -16,7 +16,8 @@ from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.bank import Bank, architecture_of
 from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
 from sweepd.agents.policy.members import items_of
-from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.agents.policy.roster import Champion, Roster
+from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.networks.plain_items import item_columns
@@ -43,10 +44,10 @@ def program(items: Items = BOARD, **changes: Any) -> PPO:
     shape = Shape(
         state_dim=items.columns,
         action_dim=4,
-        byte_obs=True,
+        obs_dtype="uint8",
         items=items,
         slots=SLOTS,
-        **{"discrete": True, **sizes, **changes},
+        **{"if_discrete": True, **sizes, **changes},
     )
     ppo, scales = PPO(shape), torch.tensor(items.scales())
     for slot in range(SLOTS):
@@ -102,7 +103,7 @@ def test_a_frozen_policy_equals_plain_torch_and_the_program(tmp_path: Path, item
 
 def test_continuous_actions_and_recurrent_members_read_items() -> None:
     obs = observations()
-    numbers = program(discrete=False)
+    numbers = program(if_discrete=False)
     fast = numbers.act_fn()(obs).view(SLOTS, ROWS, -1)
     for slot in range(SLOTS):
         policy = FrozenPolicy([numbers.export_member(slot)[0]])
@@ -145,7 +146,7 @@ def test_members_and_champions_with_items_are_opponents() -> None:
     roster = Roster(
         SLOTS,
         ROWS,
-        Spaces(BOARD.columns, 4, True),
+        EnvSpec(state_dim=BOARD.columns, action_dim=4, if_discrete=True),
         learners=["self", "past"],
         champions={"champion": Champion(champion)},
         past_interval=1,

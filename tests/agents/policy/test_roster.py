@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from sweepd.agents.engine.program import Program
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.bank import Bank, architecture_of
 from sweepd.agents.policy.frozen import FrozenPolicy
-from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.agents.policy.roster import Champion, Roster
+from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.games.curriculum import LEARNERS
 from sweepd.envs.support.errors import InputError
 
@@ -31,7 +33,7 @@ def program_of(kind: str, members: int = 4, seed: int = 0, **changes: Any) -> Pr
     shape = Shape(
         state_dim=COLUMNS,
         action_dim=ACTIONS,
-        discrete=discrete,
+        if_discrete=discrete,
         slots=members,
         algorithm=algorithm.algorithm,
         **{**fields, **changes},
@@ -56,8 +58,8 @@ def actors_of(program: Program) -> Tensor:
     return networks["net" if "net" in networks else "actor"].flat[0]
 
 
-def spaces_of(kind: str) -> Spaces:
-    return Spaces(COLUMNS, ACTIONS, KINDS[kind][1])
+def spec_of(kind: str) -> EnvSpec:
+    return EnvSpec(state_dim=COLUMNS, action_dim=ACTIONS, if_discrete=KINDS[kind][1])
 
 
 def advance(program: Program, roster: Roster, rollouts: int) -> list[dict[str, Tensor]]:
@@ -93,7 +95,7 @@ def everyone(roster: Roster, members: int, games: int = GAMES) -> Tensor:
 def test_the_stacked_forward_is_each_policy_alone(kind: str) -> None:
     program = program_of(kind)
     weights = program.acting_weights()
-    roster = Roster(4, GAMES, spaces_of(kind), learners=["self"], sampled=False)
+    roster = Roster(4, GAMES, spec_of(kind), learners=["self"], sampled=False)
     roster.begin_rollout(program)
     numbers = torch.Generator().manual_seed(3)
     obs = torch.randn(4 * GAMES, COLUMNS, generator=numbers)
@@ -119,9 +121,7 @@ def test_the_stacked_forward_is_each_policy_alone(kind: str) -> None:
 def test_recurrent_members_remember_as_they_do_themselves(cell: str) -> None:
     program = program_of("ppo", members=3, recurrent=cell, bptt=4)
     size = 16 if cell == "gru" else 32
-    roster = Roster(
-        3, GAMES, spaces_of("ppo"), learners=["self"], recurrent_size=size, sampled=False
-    )
+    roster = Roster(3, GAMES, spec_of("ppo"), learners=["self"], recurrent_size=size, sampled=False)
     roster.begin_rollout(program)
     act, numbers = program.act_fn(), torch.Generator().manual_seed(1)
     nobody = torch.zeros(3 * GAMES, dtype=torch.int64)
@@ -132,7 +132,7 @@ def test_recurrent_members_remember_as_they_do_themselves(cell: str) -> None:
         made, memory = roster.act(obs, nobody, memory, noise)
         assert torch.equal(made, act(obs))
     assert memory.abs().sum() > 0
-    small = Roster(3, GAMES, spaces_of("ppo"), learners=["self"])
+    small = Roster(3, GAMES, spec_of("ppo"), learners=["self"])
     with pytest.raises(InputError, match=f"a recurrent state of {size} numbers"):
         small.begin_rollout(program)
 
@@ -149,7 +149,7 @@ def test_champions_act_as_their_frozen_policies(kind: str) -> None:
     champions["wide"] = Champion(FrozenPolicy([actors["wide"]]))
     program = program_of(kind)
     for learners in ([], ["self", "past"]):
-        roster = Roster(4, GAMES, spaces_of(kind), learners=learners, champions=champions)
+        roster = Roster(4, GAMES, spec_of(kind), learners=learners, champions=champions)
         roster.begin_rollout(program)
         assert roster.names == (*learners, "same", "wide", "other")
         obs = torch.randn(4 * GAMES, COLUMNS, generator=torch.Generator().manual_seed(2))
@@ -164,24 +164,24 @@ def test_champions_act_as_their_frozen_policies(kind: str) -> None:
 def test_champions_that_do_not_fit_are_refused() -> None:
     actor = program_of("ppo").export_member(0)[0]
     with pytest.raises(InputError, match="opponent c maps 5 observations to 3 numbers, and this"):
-        Roster(2, GAMES, Spaces(7, 3, discrete=False), champions={"c": Champion(actor)})
+        Roster(2, GAMES, replace(spec_of("ppo"), state_dim=7), champions={"c": Champion(actor)})
     with pytest.raises(InputError, match="one of 3 actions"):
-        Roster(2, GAMES, Spaces(5, 3, discrete=True), champions={"c": Champion(actor)})
+        Roster(2, GAMES, spec_of("ppo choices"), champions={"c": Champion(actor)})
     with pytest.raises(InputError, match="opponent c has 2 members"):
-        Roster(2, GAMES, spaces_of("ppo"), champions={"c": Champion(FrozenPolicy([actor, actor]))})
+        Roster(2, GAMES, spec_of("ppo"), champions={"c": Champion(FrozenPolicy([actor, actor]))})
     broken = {name: part for name, part in actor.items() if name != "net.0.bias"}
     with pytest.raises(InputError, match="opponent c: member 0 lacks"):
-        Roster(2, GAMES, spaces_of("ppo"), champions={"c": Champion(broken)})
+        Roster(2, GAMES, spec_of("ppo"), champions={"c": Champion(broken)})
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="at least two members"):
-        Roster(4, GAMES, spaces_of("ppo"), learners=["others"])
+        Roster(4, GAMES, spec_of("ppo"), learners=["others"])
     with pytest.raises(InputError, match="'me' is not one of self, past, others"):
-        Roster(4, GAMES, spaces_of("ppo"), learners=["me"])
+        Roster(4, GAMES, spec_of("ppo"), learners=["me"])
     with pytest.raises(InputError, match="1 or more, and these are 0 and 8"):
-        Roster(4, GAMES, spaces_of("ppo"), learners=["past"], past_interval=0)
-    roster = Roster(4, GAMES, spaces_of("ppo"), learners=["self"])
+        Roster(4, GAMES, spec_of("ppo"), learners=["past"], past_interval=0)
+    roster = Roster(4, GAMES, spec_of("ppo"), learners=["self"])
     with pytest.raises(RuntimeError, match="after the first"):
         play(roster, torch.zeros(4, dtype=torch.int64))
     shape = Shape(state_dim=COLUMNS, action_dim=ACTIONS, algorithm="heuristic", slots=4)
@@ -191,7 +191,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
 
 def test_the_ring_holds_the_latest_snapshots() -> None:
     program = program_of("ppo", members=2)
-    roster = Roster(2, GAMES, spaces_of("ppo"), learners=["past"], past_interval=2, past_size=3)
+    roster = Roster(2, GAMES, spec_of("ppo"), learners=["past"], past_interval=2, past_size=3)
     seen = advance(program, roster, 11)
     # Taken before the rollouts 2, 4, 6, 8 and 10; the two oldest are gone.
     plan = roster._lanes[0].bank.architecture
@@ -207,7 +207,7 @@ def test_the_ring_holds_the_latest_snapshots() -> None:
 
 def test_a_rollout_that_begins_twice_takes_one_snapshot() -> None:
     program = program_of("ppo", members=2)
-    roster = Roster(2, GAMES, spaces_of("ppo"), learners=["past"], past_interval=1, past_size=3)
+    roster = Roster(2, GAMES, spec_of("ppo"), learners=["past"], past_interval=1, past_size=3)
     advance(program, roster, 2)
     roster.begin_rollout(program)
     roster.begin_rollout(program)
@@ -230,7 +230,7 @@ def test_past_is_self_until_there_is_a_snapshot_and_then_uniform(games: int) -> 
     roster = Roster(
         2,
         games,
-        spaces_of("ppo"),
+        spec_of("ppo"),
         learners=["self", "past"],
         past_interval=1,
         past_size=4,
@@ -256,13 +256,7 @@ def test_past_is_self_until_there_is_a_snapshot_and_then_uniform(games: int) -> 
 def test_with_fewer_games_than_snapshots_each_is_met_in_its_turn() -> None:
     program = program_of("ppo", members=2)
     roster = Roster(
-        2,
-        2,
-        spaces_of("ppo"),
-        learners=["self", "past"],
-        past_interval=1,
-        past_size=5,
-        sampled=False,
+        2, 2, spec_of("ppo"), learners=["self", "past"], past_interval=1, past_size=5, sampled=False
     )
     ages: list[int] = []
     seen: list[float] = []
@@ -278,7 +272,7 @@ def test_with_fewer_games_than_snapshots_each_is_met_in_its_turn() -> None:
 
 def test_others_are_the_other_members_of_the_trial() -> None:
     program = program_of("ppo", members=6)
-    roster = Roster(6, 9, spaces_of("ppo"), learners=["self", "others"], together=3, sampled=False)
+    roster = Roster(6, 9, spec_of("ppo"), learners=["self", "others"], together=3, sampled=False)
     roster.begin_rollout(program)
     own = [row[0] for row in met(roster, "self", 9)]
     assert len(set(own)) == 6
@@ -291,7 +285,7 @@ def test_others_are_the_other_members_of_the_trial() -> None:
 @pytest.mark.parametrize("kind", ["ppo choices", "ppo", "sac"])
 def test_samples_follow_the_policy(kind: str) -> None:
     program = program_of(kind, members=2)
-    roster = Roster(2, 20_000, spaces_of(kind), learners=["self"])
+    roster = Roster(2, 20_000, spec_of(kind), learners=["self"])
     roster.begin_rollout(program)
     obs = torch.randn(2, 1, COLUMNS).expand(2, 20_000, -1).reshape(-1, COLUMNS)
     uniforms = torch.rand(len(obs), roster.uniforms, dtype=torch.float64)
@@ -315,7 +309,7 @@ def test_samples_follow_the_policy(kind: str) -> None:
 
 def test_a_value_network_plays_its_best_action_though_sampled() -> None:
     program = program_of("d3qn", members=2)
-    roster = Roster(2, GAMES, spaces_of("d3qn"), learners=["self"], sampled=True)
+    roster = Roster(2, GAMES, spec_of("d3qn"), learners=["self"], sampled=True)
     roster.begin_rollout(program)
     obs = torch.randn(2 * GAMES, COLUMNS)
     noise = torch.rand(2 * GAMES, roster.uniforms, dtype=torch.float64)
@@ -328,7 +322,7 @@ def test_a_value_network_plays_its_best_action_though_sampled() -> None:
 def test_extreme_uniform_numbers_give_legal_actions(kind: str, uniform: float) -> None:
     program = program_of(kind, members=4)
     roster = Roster(
-        4, GAMES, spaces_of(kind), learners=LEARNERS, together=2, past_interval=1, past_size=3
+        4, GAMES, spec_of(kind), learners=LEARNERS, together=2, past_interval=1, past_size=3
     )
     advance(program, roster, 4)
     chosen = everyone(roster, 4)
@@ -342,7 +336,7 @@ def test_extreme_uniform_numbers_give_legal_actions(kind: str, uniform: float) -
 def test_a_diverged_member_plays_finite_actions() -> None:
     program = program_of("ppo", members=2)
     actors_of(program)[0] = torch.nan
-    roster = Roster(2, GAMES, spaces_of("ppo"), learners=["self", "others"], together=2)
+    roster = Roster(2, GAMES, spec_of("ppo"), learners=["self", "others"], together=2)
     roster.begin_rollout(program)
     made, _ = play(roster, everyone(roster, 2))
     assert torch.isfinite(made).all()
@@ -354,13 +348,13 @@ def test_a_member_is_the_same_in_another_slot_and_company() -> None:
     """Also if it is restored before its weights are known."""
     rings = {"learners": ["self", "past"], "past_interval": 1, "past_size": 3}
     program = program_of("sac", members=4)
-    roster = Roster(4, GAMES, spaces_of("sac"), **rings)
+    roster = Roster(4, GAMES, spec_of("sac"), **rings)
     advance(program, roster, 3)
     kept, state = roster.get_member(1), program.get_member(1)
     chosen = everyone(roster, 4)
     other = program_of("sac", members=4, seed=30)
     for waiting in (True, False):
-        moved = Roster(4, GAMES, spaces_of("sac"), **rings)
+        moved = Roster(4, GAMES, spec_of("sac"), **rings)
         if not waiting:
             advance(other, moved, 2)
         moved.set_member(2, kept)
@@ -386,7 +380,7 @@ def test_a_member_is_the_same_in_another_slot_and_company() -> None:
 
 def test_a_new_member_does_not_meet_the_past_of_the_one_before_it() -> None:
     program = program_of("ppo", members=2)
-    roster = Roster(2, GAMES, spaces_of("ppo"), learners=["past"], past_interval=1, past_size=3)
+    roster = Roster(2, GAMES, spec_of("ppo"), learners=["past"], past_interval=1, past_size=3)
     advance(program, roster, 3)
     roster.reset_member(0)
     assert roster.get_member(0)["past_counters"].tolist() == [0, 0]
@@ -398,7 +392,7 @@ def test_a_new_member_does_not_meet_the_past_of_the_one_before_it() -> None:
 def test_past_selves_of_another_architecture_are_refused() -> None:
     program, wide = program_of("ppo", members=2), program_of("ppo", members=2, net_width=24)
     rosters = [
-        Roster(2, GAMES, spaces_of("ppo"), learners=["past"], past_interval=1, past_size=3)
+        Roster(2, GAMES, spec_of("ppo"), learners=["past"], past_interval=1, past_size=3)
         for _ in "ab"
     ]
     advance(program, rosters[0], 3)
@@ -406,6 +400,6 @@ def test_past_selves_of_another_architecture_are_refused() -> None:
     rosters[1].set_member(0, rosters[0].get_member(0))
     with pytest.raises(InputError, match="another architecture"):
         rosters[1].begin_rollout(wide)
-    short = Roster(2, GAMES, spaces_of("ppo"), learners=["past"], past_interval=1, past_size=1)
+    short = Roster(2, GAMES, spec_of("ppo"), learners=["past"], past_interval=1, past_size=1)
     with pytest.raises(InputError, match="does not fit the size 1"):
         short.set_member(0, rosters[0].get_member(0))

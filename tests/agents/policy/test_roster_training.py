@@ -13,7 +13,7 @@ from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.algorithms.sac import SAC, SACParams
 from sweepd.agents.engine.program import Program
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.testing.host_sync import NoHostSync
 from tests.agents.duel import DUEL_PARAMS, Chaser, ChoiceDuel, Duel
 from tests.agents.helpers import assert_same
@@ -41,7 +41,7 @@ def made(
 ) -> tuple[Program, Duel, Roster]:
     """A program, its games and their opponents, with member `members[slot]` in each slot."""
     algorithm, params, game = ALGORITHMS[kind]
-    spaces = Spaces(game.state_dim, game.action_dim, game.if_discrete)
+    spec = game([DUEL_PARAMS], 2).spec
     settings: dict[str, Any] = {
         "scripted": {"chaser": Chaser()},
         "learners": ["self", "past"],
@@ -50,7 +50,7 @@ def made(
         "past_size": 3,
         "recurrent_size": 16 if kind == "gru" else 0,
     }
-    opponents = Roster(slots, GAMES, spaces, **{**settings, **roster})
+    opponents = Roster(slots, GAMES, spec, **{**settings, **roster})
     env = game([DUEL_PARAMS] * slots, GAMES, opponents=opponents)
     program = algorithm(_shape(kind, env))
     for slot, member in members.items():

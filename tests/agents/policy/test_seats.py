@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
-from sweepd.agents.networks.shape import Shape, env_fields
+from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.bank import architecture_of
 from sweepd.agents.policy.duels import FrozenEntrant
 from sweepd.agents.policy.exact import nash_conv, plans
 from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
 from sweepd.agents.policy.members import Member, seats_of
-from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.agents.policy.roster import Champion, Roster
+from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.tensor_game import NoParams, TensorGame
 from sweepd.envs.support.errors import InputError
@@ -32,8 +33,12 @@ GAMES = 6
 def program(env: TensorGame, **changes: Any) -> PPO:
     """Members that differ, with large weights, so that choices are not uniform."""
     sizes = {"net_width": 16, "horizon": 12, "minibatch": 24, "epochs": 2}
-    ppo = PPO(Shape(**{**env_fields(env), **sizes, "policies": "per-seat", **changes}))
-    std = torch.ones(env.state_dim) if env.items is None else torch.tensor(env.items.scales())
+    ppo = PPO(Shape.for_env(env, **{**sizes, "policies": "per-seat", **changes}))
+    std = (
+        torch.ones(env.state_dim)
+        if env.spec.items is None
+        else torch.tensor(env.spec.items.scales())
+    )
     for slot in range(env.num_members):
         ppo.add_member(slot, PPOParams(), slot, 9, torch.zeros(env.state_dim), std)
     ppo.population.weights.actor_out.mul_(20.0)
@@ -70,10 +75,10 @@ def test_a_bundle_acts_as_in_training(tmp_path: Path, kind: str) -> None:
 
             assert torch.equal(policy.act_batch(obs[rows], legal), made[rows])
             swapped = obs.clone()
-            swapped[:, env.seat_column] ^= 1
+            swapped[:, env.spec.seat_column] ^= 1
             other = policy.act_batch(swapped[rows], legal)
             differing += int((other != made[rows]).any(-1).sum())
-        seats |= set(obs[:, env.seat_column].tolist())
+        seats |= set(obs[:, env.spec.seat_column].tolist())
         env.step(made)
     env.check()
     assert seats == {0, 1}
@@ -93,7 +98,7 @@ def test_opponents_choose_as_their_policies_alone(sampled: bool) -> None:
     roster = Roster(
         2,
         40,
-        Spaces(6, 6, discrete=True, choices=(3, 3)),
+        EnvSpec(state_dim=6, action_dim=6, if_discrete=True, action_dims=(3, 3)),
         scripted=NIM_PLAYERS,
         learners=["self", "past"],
         champions={name: Champion(own, sampled) for name, own in champions.items()},
@@ -124,14 +129,14 @@ def trained(members: int, seeds: dict[int, int], rollouts: int) -> tuple[Nim, PP
     roster = Roster(
         members,
         GAMES,
-        Spaces(6, 6, discrete=True, choices=(3, 3)),
+        EnvSpec(state_dim=6, action_dim=6, if_discrete=True, action_dims=(3, 3)),
         learners=["self", "past"],
         past_interval=1,
         past_size=2,
     )
     env = nim(members, opponents=roster)
     sizes = {"net_width": 16, "horizon": 12, "minibatch": 24, "epochs": 2}
-    ppo = PPO(Shape(**env_fields(env), **sizes, policies="per-seat"))
+    ppo = PPO(Shape.for_env(env, **sizes, policies="per-seat"))
     for slot, seed in seeds.items():
         ppo.add_member(slot, PPOParams(), seed, 9, torch.zeros(6), torch.ones(6))
     env.reset([seeds.get(slot) for slot in range(members)])

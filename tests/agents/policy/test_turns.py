@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
-from sweepd.agents.networks.shape import Shape, env_fields
+from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.duels import FrozenEntrant, play_duels
 from sweepd.agents.policy.frozen import FrozenPolicy
-from sweepd.agents.policy.roster import Champion, Roster, Spaces
+from sweepd.agents.policy.roster import Champion, Roster
+from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.opponents import Scripted
 from sweepd.envs.games.pairings import RandomEntrant, ScriptedEntrant, play_pairs
@@ -21,15 +23,15 @@ from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same
 from tests.envs.games.toys import NIM, NIM_PLAYERS, Grabber, Nim, PlainNim
 
-SPACES = Spaces(6, 6, discrete=True, choices=(3, 3))
+SPACES = EnvSpec(state_dim=6, action_dim=6, if_discrete=True, action_dims=(3, 3))
 GAMES = 5
 
 
 def program(members: int = 2, *, autoregressive: bool = True, **changes: Any) -> PPO:
     """Members that differ, with large weights, so that choices are not uniform."""
     env = Nim([NoParams()] * members, GAMES)
-    fields = {**env_fields(env), "net_width": 16, "horizon": 12, "minibatch": 20, "epochs": 2}
-    ppo = PPO(Shape(**{**fields, "autoregressive": autoregressive, **changes}))
+    fields = {"net_width": 16, "horizon": 12, "minibatch": 20, "epochs": 2}
+    ppo = PPO(Shape.for_env(env, **{**fields, "autoregressive": autoregressive, **changes}))
     for slot in range(members):
         ppo.add_member(slot, PPOParams(), slot, 9, torch.ones(6), 1.5 * torch.ones(6))
     generator = torch.Generator().manual_seed(3)
@@ -99,8 +101,8 @@ def test_opponents_that_do_not_fit_are_refused() -> None:
     ppo = program()
     actor = ppo.export_member(0)[0]
     with pytest.raises(InputError, match=r"6 observations to choices of \[3, 3\], and this game"):
-        Roster(2, GAMES, Spaces(6, 6, discrete=True), champions={"c": Champion(actor)})
-    single = PPO(Shape(state_dim=6, action_dim=6, discrete=True, slots=2, masked=True))
+        Roster(2, GAMES, replace(SPACES, action_dims=()), champions={"c": Champion(actor)})
+    single = PPO(Shape(state_dim=6, action_dim=6, if_discrete=True, slots=2, masked=True))
     single.add_member(0, PPOParams(), 0, 9, torch.ones(6), torch.ones(6))
     with pytest.raises(InputError, match="maps 6 observations to one of 6 actions, and this game"):
         Roster(2, GAMES, SPACES, champions={"c": Champion(single.export_member(0)[0])})
@@ -117,8 +119,8 @@ def trained(members: int, seeds: dict[int, int], rollouts: int) -> tuple[Nim, PP
         past_size=2,
     )
     env = Nim([NoParams()] * members, GAMES, opponents=roster)
-    fields = {**env_fields(env), "net_width": 16, "horizon": 12, "minibatch": 20, "epochs": 2}
-    ppo = PPO(Shape(**fields, autoregressive=True))
+    fields = {"net_width": 16, "horizon": 12, "minibatch": 20, "epochs": 2}
+    ppo = PPO(Shape.for_env(env, **fields, autoregressive=True))
     for slot, seed in seeds.items():
         ppo.add_member(slot, PPOParams(), seed, 9, torch.ones(6), 1.5 * torch.ones(6))
     env.reset([seeds.get(slot) for slot in range(members)])
@@ -220,8 +222,8 @@ def test_illegal_actions_in_pairs_are_reported() -> None:
 
 def test_recurrent_policies_cannot_play_in_turns() -> None:
     env = Nim([NoParams()] * 2, GAMES, opponents=Scripted(NIM_PLAYERS, 2))
-    fields = {**env_fields(env), "net_width": 16, "horizon": 16, "minibatch": 32}
-    ppo = PPO(Shape(**fields, recurrent="gru"))
+    fields = {"net_width": 16, "horizon": 16, "minibatch": 32}
+    ppo = PPO(Shape.for_env(env, **fields, recurrent="gru"))
     ppo.add_member(0, PPOParams(), 0, 9, torch.ones(6), torch.ones(6))
     player = FrozenEntrant("gru", FrozenPolicy([ppo.export_member(0)[0]]))
     with pytest.raises(

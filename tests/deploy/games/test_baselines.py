@@ -27,7 +27,7 @@ from sweepd.deploy.promotion.documents import write_report
 from sweepd.deploy.promotion.promoter import Promoter
 from sweepd.deploy.promotion.rules import judge
 from sweepd.deploy.registry.registry import Registry
-from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.external.actions import ActionLayout
 from sweepd.envs.external.observations import ObservationLayout
 from sweepd.envs.games.constant_players import constant_actions, preferred
@@ -219,8 +219,8 @@ def test_bundles_that_were_compared_with_fewer_players_stay_verified(tmp_path: P
 )
 def test_constant_players_are_all_actions_or_three(dims: tuple[int, ...], names: list[str]) -> None:
     class Env:
-        if_discrete, action_dims, action_dim = True, dims, sum(dims) or 3
-        choices = VecEnv.choices
+        if_discrete = True
+        spec = EnvSpec(state_dim=1, action_dim=sum(dims) or 3, if_discrete=True, action_dims=dims)
 
     found = constant_actions(Env())  # type: ignore[arg-type]
     assert list(found) == names

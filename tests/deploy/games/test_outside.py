@@ -82,7 +82,7 @@ def player(make: Any, **shape: Any) -> tuple[ExternalVecEnv, FrozenPolicy, Space
         Shape.for_env(env, horizon=8, net_width=16, minibatch=8, epochs=1, **shape),
         torch.device("cpu"),
     )
-    scale = 255.0 if env.image_shape else 1.0
+    scale = 255.0 if env.spec.image_shape else 1.0
     program.add_member(
         0, PPOParams(), 5, 8, torch.zeros(env.state_dim), torch.full((env.state_dim,), scale)
     )

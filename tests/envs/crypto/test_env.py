@@ -182,7 +182,7 @@ def test_privileged_age_is_zero_unless_the_reward_depends_on_it() -> None:
     params = [EnvParams(episode_bars=10), EnvParams(episode_bars=10, time_decay_floor=0.5)]
     env = CryptoEnv(sample_market(), params, WINDOWS, 2, privileged_age=True)
     obs = env.reset(0)
-    assert obs.shape[1] == env.state_dim + env.privileged_dim == env.state_dim + 1
+    assert obs.shape[1] == env.spec.obs_dim == env.state_dim + 1
     ages = [obs[:, -1]] + [env.step(torch.zeros(4, 3)).obs[:, -1] for _ in range(10)]
     torch.testing.assert_close(torch.stack(ages)[:, 2], torch.tensor([*range(10), 0]) / 10.0)
     assert not torch.stack(ages)[:, :2].any()

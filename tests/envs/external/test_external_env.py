@@ -25,9 +25,13 @@ from tests.envs.external.samples import Counter
 
 def actions_for(env: ExternalVecEnv, generator: torch.Generator) -> Tensor:
     """Return random actions for every row."""
-    if env.action_dims:
+    if env.spec.action_dims:
         return torch.stack(
-            [torch.randint(0, n, (env.num_envs,), generator=generator) for n in env.action_dims], 1
+            [
+                torch.randint(0, n, (env.num_envs,), generator=generator)
+                for n in env.spec.action_dims
+            ],
+            1,
         )
     if env.if_discrete:
         return torch.randint(0, env.action_dim, (env.num_envs,), generator=generator)

@@ -18,7 +18,7 @@ from tests.envs.external.samples import Buffered, Everything, Pixels, Tag, count
 def test_agents_that_are_absent_are_masked() -> None:
     env = ExternalVecEnv(Tag, 1, 6)
     env.reset(0)
-    assert env.has_absent_agents
+    assert env.spec.has_absent_agents
     assert env.present().all()
     action = torch.tensor([0.1, 0.2, 0.3] * 2).unsqueeze(1)
     there, rewards, terminated, truncated = [], [], [], []
@@ -94,9 +94,9 @@ def test_vector_environments_keep_their_sub_environments_together(mode: Autorese
     for _ in range(6):
         made = env.step(torch.tensor([1, 2, 3] * 2))
         seen.append(made.obs[:3, 0].tolist())
-        there.append(env.present()[:3].tolist() if env.has_absent_agents else [True] * 3)
+        there.append(env.present()[:3].tolist() if env.spec.has_absent_agents else [True] * 3)
         ends.append(made.terminated[:3].tolist())
-    assert env.has_absent_agents == (mode is AutoresetMode.NEXT_STEP)
+    assert env.spec.has_absent_agents == (mode is AutoresetMode.NEXT_STEP)
     if mode is AutoresetMode.SAME_STEP:
         assert [row[0] for row in seen] == [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]
     else:  # absent in the step in which the next episode begins
@@ -127,7 +127,7 @@ def test_gymnasiums_own_vector_environments_by_id() -> None:
 
 def test_nested_spaces_arrive_whole() -> None:
     env = ExternalVecEnv(Everything, 1, 3)
-    assert env.action_dims == (3, 2, 2, 4, 5)
+    assert env.spec.action_dims == (3, 2, 2, 4, 5)
     assert env.reset(0).shape == (3, 19)
     made = env.step(torch.tensor([[0, 0, 0, 0, 0], [1, 1, 0, 2, 3], [2, 1, 1, 3, 4]]))
     assert made.reward.tolist() == [-1000.0, 123.0, 1234.0]
@@ -135,7 +135,7 @@ def test_nested_spaces_arrive_whole() -> None:
 
 def test_pictures_stay_bytes() -> None:
     env = ExternalVecEnv(Pixels, 1, 2)
-    assert env.image_shape == (3, 40, 48)
+    assert env.spec.image_shape == (3, 40, 48)
     obs = env.reset(0)
     assert obs.dtype == torch.uint8
     made = env.step(torch.tensor([[0.0, 0.0], [1.0, -1.0]]))

@@ -55,7 +55,8 @@ every = pytest.mark.parametrize("kind", KINDS)
 def masks(env: ExternalVecEnv) -> list[torch.Tensor]:
     chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64)
     return [
-        env.action_mask(chosen.new_zeros(env.num_envs, k)) for k in range(len(env.action_dims) or 1)
+        env.action_mask(chosen.new_zeros(env.num_envs, k))
+        for k in range(len(env.spec.action_dims) or 1)
     ]
 
 
@@ -63,7 +64,7 @@ def masks(env: ExternalVecEnv) -> list[torch.Tensor]:
 def test_masks_are_the_same_in_every_layout(kind: str) -> None:
     source, rows, layout = KINDS[kind]
     alone, shared = ExternalVecEnv(source, 2, rows), ExternalVecEnv(source, 2, rows, layout=layout)
-    assert alone.masked
+    assert alone.spec.masked
     assert alone.state_dim == 2  # the mask is not part of the observation
     assert torch.equal(alone.reset(4), shared.reset(4))
     generators = [torch.Generator().manual_seed(0) for _ in range(2)]
@@ -265,7 +266,7 @@ class Numbers(gymnasium.Env[Any, Any]):
 
 def test_only_choices_have_masks() -> None:
     env = ExternalVecEnv(Numbers, 1, 1)
-    assert not env.masked
+    assert not env.spec.masked
     assert env.state_dim == 5
 
 
@@ -289,7 +290,7 @@ class Painted(Masked):
 def test_pictures_may_have_masks() -> None:
     env = ExternalVecEnv(Painted, 1, 2)
     env.reset(0)
-    assert env.image_shape == (3, 40, 48)
+    assert env.spec.image_shape == (3, 40, 48)
     generator = torch.Generator().manual_seed(0)
     for count in range(1, 4):
         obs = env.step(random_actions(env, generator)).obs
@@ -321,12 +322,12 @@ def test_masks_in_info_are_ignored_by_algorithms_without_masks() -> None:
     legal = masks(env)[0]
     assert 0 < legal.sum() < legal.numel()
     env.ignore_advice()
-    assert not env.masked
+    assert not env.spec.masked
     env.step(legal.long().argmin(1))
     env.check()
     strict = ExternalVecEnv(Masked, 1, 2)
     strict.ignore_advice()
-    assert strict.masked
+    assert strict.spec.masked
 
 
 class Boxed(Buffered):

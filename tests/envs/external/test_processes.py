@@ -50,7 +50,7 @@ def test_results_are_bit_identical_with_workers(source: Any, rows: int, layout: 
         for one, other in zip(alone.step(action), shared.step(action), strict=True):
             assert torch.equal(one, other)
         assert torch.equal(alone.final_obs(), shared.final_obs())
-        if alone.has_absent_agents:
+        if alone.spec.has_absent_agents:
             assert torch.equal(alone.present(), shared.present())
         if step == 20:
             for env in (alone, shared):

@@ -55,7 +55,7 @@ def test_critics_of_the_player_to_move_see_the_hidden_cards(game: type[TensorGam
     obs, generator = env.reset(3), torch.Generator().manual_seed(1)
     deck = {Kuhn: 3, Leduc: 6}[game]
     for _ in range(12):
-        assert obs.shape == (100, env.state_dim + env.privileged_dim)
+        assert obs.shape == (100, env.spec.obs_dim)
         state = env._state
         for row, seat in enumerate(env.to_move().tolist()):
             own, other = (int(state["cards"][row, place]) for place in (seat, 1 - seat))
@@ -108,7 +108,7 @@ class WrongColumns(OpenShowdown):
 
 
 class Bytes(OpenShowdown):
-    obs_dtype = torch.uint8
+    obs_dtype = "uint8"
 
 
 class Missing(Showdown):
@@ -119,7 +119,7 @@ class Missing(Showdown):
     ("game", "error", "message"),
     [
         (WrongColumns, InputError, "privileged returns the shape"),
-        (Bytes, InputError, "needs obs_dtype torch.float32"),
+        (Bytes, InputError, "privileged_dim must be 0 where obs_dtype is 'uint8'"),
         (Missing, NotImplementedError, "has privileged_dim, and no privileged"),
     ],
 )

@@ -35,7 +35,7 @@ def choose(env: TensorGame, obs: Tensor) -> Tensor:
     """Return legal actions that depend on the observations alone."""
     mark = obs.double() @ torch.arange(1.0, obs.shape[1] + 1, dtype=torch.float64)
     chosen = torch.zeros(len(obs), 0, dtype=torch.int64)
-    for _ in env.action_dims:
+    for _ in env.spec.action_dims:
         options = env.action_mask(chosen)
         count = mark.long() % options.sum(1).clamp(min=1)
         at = ((options.cumsum(1) - 1 == count.unsqueeze(1)) & options).byte().argmax(1)
@@ -47,8 +47,8 @@ def test_games_equal_a_plain_loop() -> None:
     members, games, steps = 2, 5, 120
     env = NIM.make([NoParams()] * members, games, together=1, device="cpu")
     assert isinstance(env, Nim)
-    assert (env.num_envs, env.players, env.action_dim) == (10, 2, 6)
-    assert not env.has_absent_agents
+    assert (env.num_envs, env.spec.players, env.action_dim) == (10, 2, 6)
+    assert not env.spec.has_absent_agents
     obs = env.reset([3, 4])
     assert obs.dtype == torch.uint8
     streams = Streams(members)
@@ -90,7 +90,7 @@ def test_games_against_opponents_equal_a_plain_loop() -> None:
     """The opponents: grabber (index 0) and drifter (1), whose memory is the first column."""
     members, games, steps = 2, 6, 200
     env = against()
-    assert (env.players, env.has_absent_agents) == (1, True)
+    assert (env.spec.players, env.spec.has_absent_agents) == (1, True)
     obs = env.reset([8, 9])
     streams = Streams(members)
     for member, seed in enumerate((8, 9)):
@@ -354,9 +354,9 @@ def test_what_does_not_fit_together_is_refused() -> None:
         (Numbers, "set if_discrete = True"),
         (Coded, "overrides decode"),
         (Flat, r"Flat\.mask returns the shape \(4,\) of torch\.bool for choice 0"),
-        (Floats, "returns torch.float32, and its obs_dtype is torch.uint8"),
+        (Floats, "returns torch.float32, and its obs_dtype is 'uint8'"),
         (Nobody, r"Nobody\.mover returns the shape \(4,\) of torch.float64"),
-        (Beyond, "seat_column is 6; it must be a column of the observations of a game in turns"),
+        (Beyond, "Beyond: seat_column must be one of the 6 columns of observations, not 6"),
         (Hides, r"column 3 \(seat_column\) must be 0 for one seat and 1 for the other"),
     ):
         with pytest.raises(InputError, match=sentence):

@@ -94,7 +94,7 @@ class Nim(TensorGame):
 
     seats, in_turns, masked = 2, True, True
     state_dim, action_dims, if_discrete, max_step = 6, (3, 3), True, 5
-    obs_dtype, seat_column = torch.uint8, 4
+    obs_dtype, seat_column = "uint8", 4
     uniforms_per_start, uniforms_per_move = 6, 1
 
     def start(self, uniforms: Tensor) -> State:

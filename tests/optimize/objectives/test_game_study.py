@@ -464,6 +464,6 @@ def test_bytes_that_are_numbers_keep_the_scale_of_random_play() -> None:
     experiment = make_experiment("tests.envs.games.toys:NIM", running_scale=True)
     env = experiment.training_env(2, 4)
     shape = experiment.shape(Settings({"minibatch": 16}, {}, {}), env, 2)
-    assert shape.obs_dtype == torch.uint8
+    assert shape.torch_dtype == torch.uint8
     assert experiment.look.rows > 0
     assert not shape.running_scale

@@ -273,7 +273,7 @@ def test_members_are_the_same_in_company_and_after_a_stop() -> None:
 class Pictures(RockPaperScissors):
     """Observations are images."""
 
-    image_shape, obs_dtype, state_dim = (1, 4, 4), torch.uint8, 16
+    image_shape, obs_dtype, state_dim = (1, 4, 4), "uint8", 16
 
     def see(self, state: State) -> Tensor:
         return super().see(state).expand(-1, 2, 16).byte()

@@ -188,7 +188,7 @@ def test_the_game_is_registered() -> None:
     assert obs.dtype == torch.uint8
     assert SIZE <= 400
     assert bool((seen(obs, "own front")[:, -1, 0] == CHAMPION).all())
-    assert env.items is not None
-    assert env.items.columns == SIZE
+    assert env.spec.items is not None
+    assert env.spec.items.columns == SIZE
     assert COLUMNS["enemy discard"][1] == SIZE
     assert set(game.scripted(CardDuelParams())) == {"random", "greedy"}
