@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.house_diagram import IMAGE, ROOMS, drawing
 from sweepd.agents.algorithms.elegantrl_kinds import REQUIREMENT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,18 +27,6 @@ MAY_IMPORT = {
     "deploy": {"envs", "agents", "record"},
 }
 RECORD = "sweepd.optimize.study.record"  # what a study wrote down: all of `optimize` for `deploy`
-# Rooms of a package, in the order in which they may import each other: a room imports only those
-# before it.
-ROOMS = {
-    "envs": ("support", "native", "core", "crypto", "external", "games"),
-    "agents": ("networks", "native", "engine", "algorithms", "policy"),
-    "optimize": ("study", "objectives", "tracking", "worker", "cli", "api"),
-    "deploy": (
-        *("registry", "promotion", "market", "games", "programs"),
-        *("trading", "dashboard", "cli", "api"),
-        "export",
-    ),
-}
 SOURCES = [
     *sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")),
     *sorted((ROOT / "sweepd").glob("*.py")),
@@ -100,13 +89,29 @@ def test_the_record_of_a_study_imports_only_envs() -> None:
 
 
 @pytest.mark.parametrize("package", ROOMS)
-def test_rooms_of_a_package_import_only_those_before_them(package: str) -> None:
-    rooms = ROOMS[package]
-    for position, room in enumerate(rooms):
-        later = re.compile(rf"^sweepd\.{package}\.({'|'.join(rooms[position + 1 :]) or '-'})\b")
-        for path in (ROOT / package / room).rglob("*.py"):
-            wrong = sorted(name for name in modules_imported(path) if later.match(name))
-            assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+def test_rooms_of_a_package_import_only_those_below_them(package: str) -> None:
+    rooms = {room for level in ROOMS[package] for room in level}
+    assert rooms == {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    below: set[str] = set()
+    for level in ROOMS[package]:
+        for room in level:
+            for path in (ROOT / package / room).rglob("*.py"):
+                own = f"sweepd.{package}."
+                named = {n.split(".")[2] for n in modules_imported(path) if n.startswith(own)}
+                wrong = (named & rooms) - below - {room}
+                assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+        below |= {*level}
+
+
+def test_the_page_of_the_house_shows_every_folder() -> None:
+    assert IMAGE.read_text() == drawing(), "run python -m scripts.house_diagram"
+    page = (ROOT / "docs/architecture.md").read_text()
+    rooms = re.findall(r"^\| (\w+/\w+) \| .+\. \| `([\w/.-]+)` \|$", page, re.MULTILINE)
+    files = [path for package in MAY_IMPORT for path in (ROOT / package).glob("*/*.*")]
+    files += (ROOT / "sweepd/testing").glob("*.py")
+    folders = {str(path.parent.relative_to(ROOT)) for path in files if path.suffix != ".pyc"}
+    assert sorted(room for room, _ in rooms) == sorted(folders)
+    assert [room for room, first in rooms if not (ROOT / room / first).exists()] == []
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
