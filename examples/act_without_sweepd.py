@@ -19,17 +19,18 @@ def load_bundle(folder):
         raise SystemExit(f"{folder} has been changed since it was scored")
     trials = [{} for _ in files]  # a bundle of one trial has one file
     for trial, name in zip(trials, sorted(files), strict=True):
+        header = json.loads(files[name][8 : 8 + int.from_bytes(files[name][:8], "little")])
         for key, tensor in sorted(load(files[name]).items()):
-            trial.setdefault(key[:4], {})[key[5:]] = tensor.astype(np.float64)
+            described = json.loads(header["__metadata__"]["sweepd"])[int(key[1:4])]
+            trial.setdefault(key[:4], described)[key[5:]] = tensor.astype(np.float64)
     return [list(trial.values()) for trial in trials]
 
 
-# By a member's `activation`; without one, it is ReLU.
 ACTIVATIONS = {
-    0: lambda z: np.maximum(z, 0.0),
-    1: np.tanh,
-    2: lambda z: z / (1.0 + np.exp(-z)),
-    3: lambda z: np.where(z > 0, z, np.expm1(np.minimum(z, 0.0))),
+    "relu": lambda z: np.maximum(z, 0.0),
+    "tanh": np.tanh,
+    "silu": lambda z: z / (1.0 + np.exp(-z)),
+    "elu": lambda z: np.where(z > 0, z, np.expm1(np.minimum(z, 0.0))),
 }
 
 
@@ -37,11 +38,10 @@ def act(members, observation):
     actions = []
     for member in members:
         hidden = (observation.astype(np.float64) - member["state_avg"]) / member["state_std"]
-        layers = sum(name.endswith(".weight") for name in member)
-        activation = ACTIVATIONS[int(member.get("activation", [0])[0])]
-        for layer in range(layers):
+        inner = [ACTIVATIONS[member.get("activation", "relu")]] * len(member["hidden"])
+        for layer, activation in enumerate([*inner, np.tanh]):
             hidden = member[f"net.{2 * layer}.weight"] @ hidden + member[f"net.{2 * layer}.bias"]
-            hidden = np.tanh(hidden) if layer == layers - 1 else activation(hidden)
+            hidden = activation(hidden)
         actions.append(hidden)
     return np.round(sum(actions) / len(actions), 6)
 

@@ -55,7 +55,7 @@ class Algorithm:
         horizon: default number of steps per rollout.
         num_envs: default number of environments; None: as many as are fastest.
         trains: whether members learn. If not, a trial consists of its evaluation.
-        frozen: whether `sweepd.agents.policy.frozen` can run its members.
+        frozen: whether `FrozenPolicy` can run its members.
         deployed: whether its members can be promoted.
         markets: whether it can train on the crypto market.
         games: names of the only games that it plays; (): any.
@@ -102,7 +102,8 @@ class Algorithm:
             shape: fields of `Shape` that a search may vary, with their defaults.
             space: its default search space; needed if it is not one of sweepd's own.
             fields: other fields. At least one of `discrete` and `continuous` must be true.
-                `frozen` and `deployed` are for programs whose exported actors are ElegantRL's.
+                `frozen` and `deployed` are for programs with an `actor_spec`, whose exported actors
+                are ElegantRL's.
 
         Raises:
             ValueError: no action is supported, a size does not exist, or the search space is not

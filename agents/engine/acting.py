@@ -84,7 +84,7 @@ class Actors:
         memory = None
         if shape.recurrent:
             memory = Memory(
-                states.get(rows, obs.new_zeros(shape.slots, rows, self.net.spec.memory))
+                states.get(rows, self.net.flat.new_zeros(shape.slots, rows, self.net.spec.memory))
             )
         output, after = self._run(self.net.normalised(obs.view(shape.slots, rows, -1)), memory)
         if after is not None:

@@ -96,6 +96,8 @@ def convolved(
     weights: Mapping[str, Tensor], image: ImageShape, filters: Sequence[Filters], x: Tensor
 ) -> Tensor:
     """Return the features (N, rows, features) of normalised images (N, rows, columns)."""
+    if x.dtype == torch.float64 and not torch.is_grad_enabled():
+        return _of_frozen(weights, image, filters, x)
     plane = x.view(*x.shape[:2], *image).movedim(2, -1)
     for index, (own, below) in enumerate(zip(filters, planes(image, filters), strict=False)):
         weight, bias = weights[f"conv.{index}.weight"], weights[f"conv.{index}.bias"]
@@ -104,6 +106,23 @@ def convolved(
         weight = weight.view(size).movedim(2, -1).flatten(2)
         plane = _Convolution.apply(plane.contiguous(), weight, bias, own)  # type: ignore[no-untyped-call]
     return plane.movedim(-1, 2).flatten(2)
+
+
+def _of_frozen(
+    weights: Mapping[str, Tensor], image: ImageShape, filters: Sequence[Filters], x: Tensor
+) -> Tensor:
+    """Return what `convolved` does, by torch's convolutions, the networks as groups of one.
+
+    Those of float64 are not oneDNN's, and `torch.export` takes them for any number of rows.
+    """
+    networks, rows = x.shape[:2]
+    plane = x.view(networks, rows, *image).transpose(0, 1).flatten(1, 2)
+    for index, own in enumerate(filters):
+        below = plane.shape[1] // networks
+        weight = weights[f"conv.{index}.weight"].reshape(-1, below, own.kernel, own.kernel)
+        bias = weights[f"conv.{index}.bias"].flatten()
+        plane = torch.conv2d(plane, weight, bias, own.stride, groups=networks).relu()
+    return plane.view(rows, networks, -1).transpose(0, 1)
 
 
 class _Convolution(torch.autograd.Function):

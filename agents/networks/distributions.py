@@ -117,9 +117,7 @@ class Gaussian(Distribution):
 
     @staticmethod
     def noise_of(uniforms: Tensor) -> Tensor:
-        # Inverse of the normal distribution function, in float64 for its tails.
-        normal: Tensor = torch.special.ndtri(uniforms.clamp(LEAST, GREATEST))
-        return normal.float()
+        return normal_of(uniforms).float()
 
     @property
     def log_std(self) -> Tensor:
@@ -164,11 +162,7 @@ class Categorical(Distribution):
         return streams.uniform(steps, rows).view(steps, streams.members, rows, 1)
 
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:  # noqa: ARG002
-        # Inverse transform sampling: the first option at which the cumulative weight exceeds
-        # `noise` (< 1) times the total. Never an option of weight 0, and never past the last one,
-        # since the product stays below the total in float32.
-        below = exp(self.outputs - self.outputs.amax(-1, keepdim=True)).cumsum(-1)
-        torch.sum(below <= noise * below[..., -1:], dim=-1, keepdim=True, out=out)
+        out.copy_(drawn(exp(self.outputs - self.outputs.amax(-1, keepdim=True)), noise))
 
     @staticmethod
     def to_env(shape: Shape, stored: Tensor) -> Tensor:  # noqa: ARG004
@@ -294,6 +288,25 @@ class Choices(Distribution):
             return logits
         chain = self.weights[f"chain.{index}.weight"]
         return torch.baddbmm(logits, earlier[..., : chain.shape[1]], chain)
+
+
+def drawn(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Draw an option per row by inverse transform sampling, (…, 1) int64.
+
+    Args:
+        weights: (…, options), at least 0. Where all are 0, the result is the number of options.
+        uniform: (…, 1), up to `GREATEST`.
+    """
+    # The first option at which the cumulative weight exceeds `uniform` times the total. Never an
+    # option of weight 0, and never past the last one, since the product stays below the total.
+    below = weights.cumsum(-1)
+    return (below <= uniform * below[..., -1:]).sum(-1, keepdim=True)
+
+
+def normal_of(uniforms: Tensor) -> Tensor:
+    """Convert uniform numbers in [0, 1) to normal ones. float64, for the distribution's tails."""
+    normal: Tensor = torch.special.ndtri(uniforms.clamp(LEAST, GREATEST))
+    return normal
 
 
 def masked_logits(logits: Tensor, mask: Tensor) -> Tensor:

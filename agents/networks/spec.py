@@ -144,7 +144,9 @@ class NetSpec:
         return [
             (self.kind not in KINDS, f"there is no kind {self.kind!r}"),
             (self.activation not in ACTIVATIONS, f"there is no activation {self.activation!r}"),
-            (not self.hidden or min(sizes) < 1, f"sizes {sizes}, all of which must be at least 1"),
+            (min(sizes) < 1, f"sizes {sizes}, all of which must be at least 1"),
+            (not self.hidden and bool(self.items or self.cell),
+             "items and recurrent layers need a hidden layer"),
             (self.clip is not None and not self.clip > 0, f"clip {self.clip}, which is not above 0"),
             (not plain and any(part not in (None, "", ()) for part in extras),
              f"{self.kind} has neither images, items, cells, choices nor policies per seat"),
@@ -169,10 +171,14 @@ class NetSpec:
             InputError: it describes none.
         """
         # Not at the top: screens that read no description do without it.
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
+        known = {field.name for field in dataclasses.fields(cls)}
+        if isinstance(described, dict) and (unknown := sorted(set(described) - known)):
+            raise InputError(f"a network's description has {unknown}, which this version lacks")
         try:
-            return TypeAdapter(cls).validate_json(json.dumps(described))
+            found: NetSpec = _reader().validate_json(json.dumps(described))
+            return found
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
@@ -293,6 +299,14 @@ class NetSpec:
         for _ in range(1, self.policies):
             own |= {SECOND_SEAT + name: shape for name, shape in own.items()}
         return own | {name: (size,) for name, size in self.normalisers.items()}
+
+
+@functools.cache
+def _reader() -> Any:
+    """Return pydantic's reader of descriptions, whose making takes 8 ms."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(NetSpec)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The frozen policy: the canonical way to act, and the file that holds its members.
+"""The frozen policy: the canonical way to act.
 
 Hold-out scoring, back-test, verification and paper trading all call `FrozenPolicy.act`: on the CPU,
 in float64, one observation at a time.
@@ -10,65 +10,30 @@ the highest mean weight, rounded likewise. The weights are the policy's probabil
 networks, whose units may differ between members, they are the softmax of the values after
 subtracting their mean and dividing by their standard deviation.
 
-The tensors of a member: `sweepd.agents.policy.members`.
+Members of one description are one `Net`, of a batched product per layer.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
-from sweepd.agents.networks.seats import is_second
 from torch import Tensor
 
-from sweepd.agents.algorithms.sac import LOG_STD
-from sweepd.agents.networks.activation import ELU, RELU, SILU, TANH, activate_
-from sweepd.agents.networks.items import Lookup
-from sweepd.agents.policy.members import (
-    ACTION_DIMS,
-    CELL,
-    EMBEDDING,
-    IMAGE_SHAPE,
-    Member,
-    check_members,
-    clip_in,
-    convolutions_of,
-    items_of,
-    kind_of,
-    layers_of,
-    recurrent_size,
-    seat_column_of,
-    seats_of,
-    sizes_of,
-)
-from sweepd.envs.core.items import Items
+from sweepd.agents.networks.distributions import GREATEST, drawn, normal_of
+from sweepd.agents.networks.net import Net
+from sweepd.agents.networks.recurrence import Memory
+from sweepd.agents.networks.spec import VALUES, NetSpec
+from sweepd.agents.policy.heads import gaussian, logits_of
+from sweepd.agents.policy.members import Member, check_members
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.support.errors import InputError, RunError
-from sweepd.envs.support.files import write_atomic
-
-__all__ = ["DECIMALS", "FrozenPolicy", "Member", "check_members", "load_members", "save_members"]
 
 DECIMALS = 6
-_LEAST_UNIFORM = 1e-12  # of uniform numbers and of their distance from 1
-# The activations of `act`, which is numpy throughout; "" is none.
-_ACTIVATED: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-    RELU: lambda z: np.maximum(z, 0.0),
-    TANH: np.tanh,
-    SILU: lambda z: z / (1.0 + np.exp(-np.maximum(z, -700.0))),  # e^710 is no float64
-    ELU: lambda z: np.where(z > 0, z, np.expm1(np.minimum(z, 0.0))),
-    "": lambda z: z,
-}
 Rows = TypeVar("Rows", Tensor, NDArray[np.float32])
-_KEY = re.compile(r"m(\d{3})\.(.+)")
 
 
 class FrozenPolicy:
@@ -79,7 +44,7 @@ class FrozenPolicy:
         action_dim: numbers of an action, or options of all choices together.
         discrete: whether actions are choices.
         sizes: the number of options of each choice; () for continuous actions.
-        members: the actors' tensors.
+        members: the actors.
         size: number of members.
         recurrent: whether a member has a recurrent state. Then `act` and `act_batch` take each call
             as the rows' next step (with one state per number of rows), and `done` must be called
@@ -90,25 +55,19 @@ class FrozenPolicy:
         """Set up the policy; members may differ in width, depth and kind.
 
         Raises:
-            InputError: a member is not an actor, or they do not fit together.
+            InputError: a member is not valid, or they do not fit together.
         """
-        self.state_dim, self.action_dim = check_members(members)
-        self.discrete, self.sizes = kind_of(members[0]).discrete, sizes_of(members[0])
-        self.members = tuple(members)
-        self.size = len(members)
-        self._avg, self._std = (
-            [_float64(member[name]) for member in members] for name in ("state_avg", "state_std")
-        )
-        self._clips = [clip_in(member) for member in members]
-        self._layers = [
-            [
-                (_float64(member[f"{name}.weight"]), _float64(member[f"{name}.bias"]), activation)
-                for name, activation in layers_of(member)
-            ]
-            for member in members
-        ]
-        self._batched = [_batched(member) for member in members]
-        self.recurrent = any(recurrent_size(member) for member in members)
+        check_members(members)
+        self.members, self.size = tuple(members), len(members)
+        first = self.members[0].spec
+        self.state_dim, self.action_dim = first.columns, first.actions
+        self.discrete, self.sizes = first.discrete, first.sizes
+        self._single = not first.choices
+        self.recurrent = any(member.spec.memory for member in members)
+        alike: dict[NetSpec, list[Mapping[str, Tensor]]] = {}
+        for spec, tensors in members:
+            alike.setdefault(spec, []).append(tensors)
+        self._alike = [_Alike(spec, own) for spec, own in alike.items()]
 
     def act(self, obs: NDArray[np.float32], legal: Legal | None = None) -> NDArray[np.float64]:
         """Return the deterministic action for one observation.
@@ -135,21 +94,7 @@ class FrozenPolicy:
             raise RunError(
                 f"The observation's column {column} is {row[column]}, which is not finite."
             )
-        # Below: the plain MLP of continuous actions in numpy, one row at a time. These are the
-        # canonical numbers of markets.
-        if self.discrete or self.recurrent or self._batched[0].encodes:
-            return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
-        state = row.astype(np.float64)
-        total = np.zeros(self.action_dim)
-        parts = zip(self._avg, self._std, self._clips, self._layers, strict=True)
-        for avg, std, clip, layers in parts:
-            hidden = np.clip((state - avg) / std, -clip, clip)
-            for weight, bias, activation in layers:
-                hidden = _ACTIVATED[activation](weight @ hidden + bias)
-            total += np.tanh(hidden[: self.action_dim])
-        # + 0.0 turns -0.0 into 0.0.
-        mean: NDArray[np.float64] = np.round(total / self.size, DECIMALS) + 0.0
-        return mean
+        return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
 
     @torch.no_grad()
     def act_batch(self, states: Rows, legal: Legal | None = None) -> Rows:
@@ -172,9 +117,7 @@ class FrozenPolicy:
         if self.discrete:
             actions = self._choose(outputs, legal)
         else:
-            every = [output[:, : self.action_dim].tanh().nan_to_num(nan=0.0) for output in outputs]
-            # + 0.0 turns -0.0 into 0.0.
-            actions = torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
+            actions = self._mean([output[..., : self.action_dim] for output in outputs])
         return actions.cpu().numpy() if isinstance(states, np.ndarray) else actions
 
     @property
@@ -185,7 +128,7 @@ class FrozenPolicy:
     @property
     def has_distribution(self) -> bool:
         """Whether actions can be sampled: values only rank them."""
-        return all(member.gives != "values" for member in self._batched)
+        return all(own.spec.gives != VALUES for own in self._alike)
 
     def check_sampled(self) -> None:
         """Raise InputError if the policy has no distribution."""
@@ -216,12 +159,9 @@ class FrozenPolicy:
         outputs = self._outputs(states)
         if self.discrete:
             return self._choose(outputs, legal, uniforms)
-        noise = torch.special.ndtri(uniforms.clamp(_LEAST_UNIFORM, 1.0 - _LEAST_UNIFORM))
-        every = [
-            member.sampled(output, noise).tanh().nan_to_num(nan=0.0)
-            for member, output in zip(self._batched, outputs, strict=True)
-        ]
-        return torch.round(torch.stack(every).sum(0) / self.size, decimals=DECIMALS) + 0.0
+        noise = normal_of(uniforms)
+        pairs = zip(self._alike, outputs, strict=True)
+        return self._mean([own.sampled(output, noise) for own, output in pairs])
 
     @torch.no_grad()
     def probabilities(self, states: Tensor, legal: Tensor) -> Tensor:
@@ -242,13 +182,13 @@ class FrozenPolicy:
             raise InputError("only policies of one choice without memory have such probabilities")
         outputs = self._outputs(states)
         chosen = torch.zeros(len(states), 0, dtype=torch.int64, device=states.device)
-        weights = _of_legal(self._weights(outputs, 0, chosen, legal), legal)
+        weights = _of_legal(self._weights(outputs, chosen, legal), legal)
         return weights / weights.sum(-1, keepdim=True)
 
     def reset(self) -> None:
         """Start an episode in every row: clear the recurrent states."""
-        for member in self._batched:
-            member.cell_states.clear()
+        for own in self._alike:
+            own.states.clear()
 
     def done(self, ended: Tensor | NDArray[np.bool_]) -> None:
         """Start an episode in some rows; no effect on members that are not recurrent.
@@ -257,19 +197,25 @@ class FrozenPolicy:
             ended: (rows,) bool, rows whose next state is the first of an episode.
         """
         over = torch.as_tensor(ended)
-        for member in self._batched:
-            if len(over) in member.cell_states:
-                memory = member.cell_states[len(over)]
-                memory.masked_fill_(over.to(memory.device).unsqueeze(1), 0.0)
+        for own in self._alike:
+            if len(over) in own.states:
+                state = own.states[len(over)]
+                state.masked_fill_(over.to(state.device).unsqueeze(1), 0.0)
 
     def _outputs(self, states: Tensor) -> list[Tensor]:
-        """Return every member's outputs for (rows, state_dim)."""
+        """Return the outputs for (rows, state_dim), (members, rows, outputs) of members alike."""
         if states.dim() != 2 or states.shape[1] != self.state_dim:
             raise RunError(
                 f"The policy reads states of shape (rows, {self.state_dim}), and got "
                 f"{tuple(states.shape)}."
             )
-        return [member.outputs(states) for member in self._batched]
+        return [own.outputs(states) for own in self._alike]
+
+    def _mean(self, every: Sequence[Tensor]) -> Tensor:
+        """Return actions (rows, numbers) from the numbers before tanh, (members, rows, numbers)."""
+        bounded = torch.cat(list(every)).tanh().nan_to_num(nan=0.0)
+        # + 0.0 turns -0.0 into 0.0.
+        return torch.round(bounded.sum(0) / self.size, decimals=DECIMALS) + 0.0
 
     def _choose(
         self, outputs: Sequence[Tensor], legal: Legal | None, uniforms: Tensor | None = None
@@ -279,119 +225,92 @@ class FrozenPolicy:
         With uniforms, (rows, choices), they are drawn; without, the most probable options are
         taken.
         """
-        chosen = torch.zeros(outputs[0].shape[0], 0, dtype=torch.int64, device=outputs[0].device)
+        rows, device = outputs[0].shape[1], outputs[0].device
+        chosen = torch.zeros(rows, 0, dtype=torch.int64, device=device)
         for choice in range(len(self.sizes)):
             mask = None if legal is None else legal(chosen)
-            mean = self._weights(outputs, choice, chosen, mask)
+            mean = self._weights(outputs, chosen, mask)
             if uniforms is None:
                 # A legal option whose weight rounds to 0 beats illegal ones.
                 mean = mean if mask is None else torch.where(mask, mean, -1.0)
                 option = mean.argmax(-1, keepdim=True)
             else:
-                option = _drawn(mean, uniforms[:, choice : choice + 1], mask)
+                mean = mean if mask is None else _of_legal(mean, mask)
+                option = drawn(mean, uniforms[:, choice : choice + 1].clamp(max=GREATEST))
+                # Rows without a legal option are those of games that have ended.
+                option = option.clamp_max(mean.shape[1] - 1)
             chosen = torch.cat((chosen, option), -1)
-        return chosen[:, 0] if len(self.sizes) == 1 and not self._batched[0].several else chosen
+        return chosen[:, 0] if self._single else chosen
 
-    def _weights(
-        self, outputs: Sequence[Tensor], choice: int, chosen: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def _weights(self, outputs: Sequence[Tensor], chosen: Tensor, mask: Tensor | None) -> Tensor:
         """Return (rows, options), the members' mean weights of a choice given the earlier ones."""
-        weights = [
-            member.weights(output, choice, chosen, mask)
-            for member, output in zip(self._batched, outputs, strict=True)
-        ]
+        pairs = zip(self._alike, outputs, strict=True)
+        weights = torch.cat([own.weights(output, chosen, mask) for own, output in pairs])
         # Rounded, so that options that differ by rounding errors count as equal; argmax then takes
         # the first of them.
-        return torch.round(torch.stack(weights).mean(0), decimals=DECIMALS)
+        return torch.round(weights.mean(0), decimals=DECIMALS)
 
 
-class _Batched:
-    """One member on batches of states, in float64, on the states' device."""
+class _Alike:
+    """N members of one description on batches of states, in float64, on the states' device.
 
-    def __init__(self, member: Member) -> None:
-        self.gives, self.sizes = kind_of(member).gives, sizes_of(member)
-        self.several = ACTION_DIMS in member
-        self.image = tuple(member[IMAGE_SHAPE].tolist()) if IMAGE_SHAPE in member else ()
-        self._convolutions, self._plan = convolutions_of(member), layers_of(member)
-        self._items, self._clip = items_of(member), clip_in(member)
-        self.encodes = bool(self.image) or self._items is not None
-        self._recurrent_size = recurrent_size(member)
-        self.cell_states: dict[int, Tensor] = {}
+    Attributes:
+        spec: the description.
+        states: recurrent states (N, rows, size), by the number of rows.
+    """
+
+    def __init__(self, spec: NetSpec, members: Sequence[Mapping[str, Tensor]]) -> None:
+        self.spec = spec
         # float64: rounding errors stay far below the 1e-6 to which actions are rounded.
-        own = {name: tensor.detach().cpu().double() for name, tensor in member.items()}
-        self._tensors = {torch.device("cpu"): own}
+        size = spec.policies * spec.size
+        net = Net(spec, torch.zeros(len(members), size, dtype=torch.float64))
+        for slot, tensors in enumerate(members):
+            net.put(slot, tensors)
+        self._nets = {torch.device("cpu"): net}
+        self.states: dict[int, Tensor] = {}
 
-    def on(self, device: torch.device) -> dict[str, Tensor]:
-        """Return the member's tensors on a device."""
-        if device not in self._tensors:
-            own = self._tensors[torch.device("cpu")]
-            self._tensors[device] = {name: tensor.to(device) for name, tensor in own.items()}
-        return self._tensors[device]
+    def _on(self, device: torch.device) -> Net:
+        """Return the networks on a device."""
+        if device not in self._nets:
+            own = self._nets[torch.device("cpu")]
+            normalisers = {name: part.to(device) for name, part in own.normalisers.items()}
+            self._nets[device] = Net(self.spec, own.flat.to(device), normalisers)
+        return self._nets[device]
+
+    @staticmethod
+    def _each(output: Tensor) -> Tensor:
+        """Return (N, 1), which network's outputs a row of (N, rows, outputs) has."""
+        return torch.arange(output.shape[0], device=output.device).unsqueeze(1)
 
     def outputs(self, states: Tensor) -> Tensor:
-        """Return the last layer's outputs, (rows, outputs)."""
-        own = self.on(states.device)
-        hidden = (states.double() - own["state_avg"]) / own["state_std"]
-        hidden = hidden.clamp_(-self._clip, self._clip) if self._clip < math.inf else hidden
-        if self.image:
-            hidden = hidden.view(-1, *self.image)
-            for name, stride in self._convolutions:
-                hidden = torch.conv2d(
-                    hidden, own[f"{name}.weight"], own[f"{name}.bias"], stride
-                ).relu_()
-            hidden = hidden.flatten(1)
-        if self._items is not None:
-            hidden = self._encoded(self._items, hidden, own)
-        for name, activation in self._plan:
-            if self._recurrent_size and name == self._plan[-1][0]:
-                hidden = self._step_cell(hidden, [own[part] for part in CELL])
-            hidden = torch.addmm(own[f"{name}.bias"], hidden, own[f"{name}.weight"].mT)
-            activate_(activation, hidden)
-        return hidden
-
-    def _encoded(self, items: Items, states: Tensor, own: dict[str, Tensor]) -> Tensor:
-        """Return the inputs of the first layer for normalised states (rows, state_dim) of items."""
-        bias = own["items.bias"].view(1, -1)
-        # Without facts and features there is no weight.
-        weight = own["items.weight"].mT if "items.weight" in own else bias[:0]
-        leaves = [part.unsqueeze(0) for part in (own[EMBEDDING], weight, bias)]
-        lookup = Lookup(items, states.dtype, states.device)
-        return lookup.inputs(states.unsqueeze(0), leaves)[0]
+        """Return the outputs (N, rows, outputs) for states (rows, columns)."""
+        # Not `len`, which would fix the number of rows in an exported program.
+        net, rows, memory = self._on(states.device), states.shape[0], None
+        x = net.normalised(states.unsqueeze(0))
+        if self.spec.memory:
+            empty = x.new_zeros(len(x), rows, self.spec.memory)
+            memory = Memory(self.states.get(rows, empty))
+        output, after = net.forward(x, memory)
+        if after is not None:
+            self.states[rows] = after
+        return output
 
     def sampled(self, output: Tensor, noise: Tensor) -> Tensor:
-        """Return (rows, numbers) before tanh, with normal noise (rows, numbers)."""
-        if self.gives == "means":
-            return output + self.on(output.device)["action_std_log"].exp() * noise
-        mean, log_std = output.chunk(2, -1)
-        return mean + log_std.clamp(*LOG_STD).exp() * noise
+        """Return (N, rows, numbers) before tanh, with normal noise (rows, numbers)."""
+        mean, log_std = gaussian(
+            self.spec, self._on(output.device).weights, output, self._each(output)
+        )
+        return mean + log_std.exp() * noise
 
-    def _step_cell(self, hidden: Tensor, cell: list[Tensor]) -> Tensor:
-        """Advance the recurrent state of these rows by one step; hidden is (rows, width)."""
-        rows, width = hidden.shape
-        memory = self.cell_states.get(rows)
-        if memory is None:
-            memory = hidden.new_zeros(rows, self._recurrent_size)
-        if self._recurrent_size == width:
-            after = torch.gru_cell(hidden, memory, *cell)
-        else:
-            after = torch.cat(torch.lstm_cell(hidden, memory.chunk(2, 1), *cell), 1)
-        self.cell_states[rows] = after
-        return after[:, :width]
-
-    def weights(self, output: Tensor, choice: int, chosen: Tensor, mask: Tensor | None) -> Tensor:
-        """Return (rows, options), weights of a choice given the earlier ones (rows, choice)."""
-        logits = torch.split(output, list(self.sizes), -1)[choice]
-        chain = self.on(output.device).get(f"chain.{choice}.weight")
-        if chain is not None:
-            # The chain's columns hold the options of the earlier choices one after the other.
-            starts = torch.tensor(
-                [sum(self.sizes[:index]) for index in range(choice)], device=output.device
-            )
-            logits = logits + chain.mT[chosen + starts].sum(1)
-        logits = logits.nan_to_num(nan=0.0)
+    def weights(self, output: Tensor, chosen: Tensor, mask: Tensor | None) -> Tensor:
+        """Return (N, rows, options), weights of a choice given the earlier ones (rows, choice)."""
+        weights = self._on(output.device).weights
+        logits = logits_of(self.spec, weights, output, self._each(output), chosen).nan_to_num(
+            nan=0.0
+        )
         # Values have the units of returns, which differ between members (reward_scale): standardise
         # them, so that every member has equal weight in the mean.
-        if self.gives == "values":
+        if self.spec.gives == VALUES:
             deviation = logits.std(-1, keepdim=True, correction=0)
             logits = (logits - logits.mean(-1, keepdim=True)) / torch.where(
                 deviation > 0, deviation, 1.0
@@ -399,92 +318,8 @@ class _Batched:
         return torch.softmax(logits if mask is None else logits.masked_fill(~mask, -torch.inf), -1)
 
 
-class _PerSeat(_Batched):
-    """A member with a policy for each seat, of which a column of the states says who acts."""
-
-    def __init__(self, member: Member, column: int) -> None:
-        first, second = seats_of(member)
-        super().__init__(first)
-        self._column, self._second = column, _Batched(second)
-
-    def outputs(self, states: Tensor) -> Tensor:
-        """See `_Batched.outputs`."""
-        second = is_second(states, self._column)
-        return torch.where(second, self._second.outputs(states), super().outputs(states))
-
-
-def _batched(member: Member) -> _Batched:
-    column = seat_column_of(member)
-    return _Batched(member) if column is None else _PerSeat(member, column)
-
-
-def _drawn(weights: Tensor, uniform: Tensor, mask: Tensor | None) -> Tensor:
-    """Draw an option per row, (rows, 1), from weights (rows, options) and uniforms (rows, 1)."""
-    if mask is not None:
-        weights = _of_legal(weights, mask)
-    bounds = weights.cumsum(-1)
-    # The first option whose bound exceeds the number. Below the last bound, as rounding of the
-    # product must not select an option without weight.
-    at = uniform.clamp(max=1.0 - _LEAST_UNIFORM) * bounds[:, -1:]
-    # Clamped for rows without a legal option, such as those of games that have ended.
-    return (at >= bounds).sum(-1, keepdim=True).clamp_max(bounds.shape[1] - 1)
-
-
 def _of_legal(weights: Tensor, mask: Tensor) -> Tensor:
     """Return weights that are 0 for illegal options and not for all legal ones."""
     # All legal weights may have been rounded to 0.
     weights = weights.masked_fill(~mask, 0.0)
     return torch.where(weights.sum(-1, keepdim=True) > 0.0, weights, mask.double())
-
-
-def _float64(tensor: Tensor) -> NDArray[np.float64]:
-    return np.ascontiguousarray(tensor.detach().cpu().numpy(), dtype=np.float64)
-
-
-def save_members(path: Path, members: Sequence[Member]) -> None:
-    """Write members to a safetensors file, atomically. Equal members give equal bytes.
-
-    Raises:
-        InputError: a member is not an actor, or there are too many.
-    """
-    check_members(members, str(path))
-    if len(members) > 999:
-        raise InputError(f"{path}: {len(members)} members are too many; at most 999 fit.")
-    named = {
-        f"m{index:03d}.{name}": tensor.detach().cpu().contiguous().clone()
-        for index, member in enumerate(members)
-        for name, tensor in sorted(member.items())
-    }
-    # Sorted names and contiguous tensors: bundles are hashed by their bytes.
-    write_atomic(path, save_tensors(named))
-
-
-def load_members(path: Path) -> list[dict[str, Tensor]]:
-    """Read and check the members of a file, in order.
-
-    Raises:
-        InputError: naming the file, and the member and tensor that are wrong.
-    """
-    try:
-        named = load_tensors(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} can't be read: {error.strerror or error}.") from error
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a safetensors file, or is damaged: {error}.") from error
-    members: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in named.items():
-        match = _KEY.fullmatch(key)
-        if match is None:
-            raise InputError(
-                f"{path}: {key!r} is not a member's tensor; names look like 'm000.net.0.weight'."
-            )
-        members.setdefault(int(match[1]), {})[match[2]] = tensor
-    # A gap means that a part of the file is missing.
-    if sorted(members) != list(range(len(members))):
-        raise InputError(
-            f"{path}: members are numbered {sorted(members)}; they must be numbered from 0 "
-            "without gaps."
-        )
-    ordered = [members[index] for index in range(len(members))]
-    check_members(ordered, str(path))
-    return ordered

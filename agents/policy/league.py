@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sweepd.agents.policy.equilibrium import Mixture, equilibrium
-from sweepd.agents.policy.frozen import FrozenPolicy, Member
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.play import play_episodes

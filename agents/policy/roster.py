@@ -5,7 +5,7 @@ present rollout. `past` is one of the snapshots that a member holds of itself, a
 it holds none. A snapshot is taken every `past_interval` rollouts; once `past_size` are held, it
 replaces the oldest one.
 
-All actors of one architecture act in stacked forward passes (`sweepd.agents.policy.bank`). `self`
+All actors of one description act in stacked forward passes (`sweepd.agents.policy.bank`). `self`
 and champions compute all games. `past` and `others` would cost a forward pass per snapshot or
 member that way; so a member's games are dealt to them in turn (game 0 to the first one, game 1 to
 the second, and so on), and each computes its own games only. Every snapshot and every other member
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.networks.distributions import masked_logits
-from sweepd.agents.policy.bank import Architecture, Bank, architecture_of, draw_option
+from sweepd.agents.networks.spec import VALUES, NetSpec
+from sweepd.agents.policy.bank import Bank, draw_option
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.members import Member, check_members
 from sweepd.envs.core.env_spec import EnvSpec
@@ -38,7 +39,7 @@ class Champion:
     """A frozen actor as an opponent.
 
     Attributes:
-        actor: its tensors (`sweepd.agents.policy.members`), or a policy of one member.
+        actor: the actor, or a policy of one member.
         sampled: whether its actions are samples; else they are deterministic.
     """
 
@@ -182,7 +183,7 @@ class Roster(Opponents):
         # Networks of values rank options, and have no distribution to sample from.
         self._ranks = torch.zeros_like(self._samples)
         self._others = _others(members, together).to(self._device)
-        # The members' architecture is known from their first weights.
+        # What the members are is known from the first `begin_rollout`.
         self._present: Bank | None = None
         if not self._learners:
             self._build(None)
@@ -190,7 +191,7 @@ class Roster(Opponents):
     def _set_columns(self, recurrent_size: int) -> None:
         """Lay out the memory: that of scripted players, then a recurrent state."""
         scripted = self._scripted
-        sizes = [architecture.memory for architecture, _ in self._actors.values()]
+        sizes = [actor.spec.memory for actor in self._actors.values()]
         self._state_size = max([recurrent_size, *sizes])
         self.memory = (scripted.memory if scripted else 0) + self._state_size
         # Players and actors share the random numbers of a game, as only one of them plays it.
@@ -267,7 +268,7 @@ class Roster(Opponents):
             # All lanes together, so that a choice needs one mask.
             logits: Tensor | None = None
             for index, lane in enumerate(self._lanes):
-                found = lane.bank.logits(outputs[index], places[index], choice, lane.deal(made))
+                found = lane.bank.logits(outputs[index], places[index], lane.deal(made))
                 theirs = lane.collect(found, self._games)
                 here = self._lane_of[chosen] == index
                 logits = theirs if logits is None else where_rows(here, theirs, logits)
@@ -289,7 +290,7 @@ class Roster(Opponents):
             observations and recurrent states, None without them.
         """
         lane = self._lanes[index]
-        here, size = self._lane_of[chosen] == index, lane.bank.architecture.memory
+        here, size = self._lane_of[chosen] == index, lane.bank.spec.memory
         # Games of other lanes' actors take place 0, and drop its action.
         place = lane.deal(torch.where(here, self._place_of[chosen], 0))
         dtype = lane.bank.flat.dtype
@@ -312,7 +313,7 @@ class Roster(Opponents):
             return
         weights = policies.acting_weights()
         if self._present is None:
-            self._build(weights)
+            self._build(policies.actor_spec)
         assert self._present is not None
         self._present.put(0, weights)
         present = self._present.flat[:, 0]
@@ -338,7 +339,7 @@ class Roster(Opponents):
         if past[0].shape != present.shape:
             raise InputError(
                 f"the member's past selves have {past[0].numel()} weights, not "
-                f"{present.numel()}: they are of another architecture"
+                f"{present.numel()}: they are other networks"
             )
         lane = self._dealt[PAST]
         # The oldest one is at `count % size`. So, where a member has fewer games than snapshots,
@@ -376,17 +377,12 @@ class Roster(Opponents):
             self._rings[member] = _Ring(count, taken, snapshots)
         super().set_member(member, state)
 
-    def _build(self, weights: Mapping[str, Tensor] | None) -> None:
-        """Make the banks of all actors.
-
-        Args:
-            weights: the members' (`Policies.acting_weights`); None if they are not opponents.
-        """
+    def _build(self, own: NetSpec | None) -> None:
+        """Make the banks of all actors. own: what the members are; None: they are no opponents."""
         members = len(self._rings)
-        groups: dict[Architecture, list[str]] = {}
-        if weights is not None:
-            one = {name: part[0] for name, part in weights.items()}
-            own = _fit("a member", architecture_of(one, "a member"), self._spec)
+        groups: dict[NetSpec, list[str]] = {}
+        if own is not None:
+            _check_fit("a member", own, self._spec)
             if own.memory > self._state_size:
                 raise InputError(
                     f"opponents that are members have a recurrent state of {own.memory} numbers, "
@@ -400,13 +396,13 @@ class Roster(Opponents):
                     bank = Bank(own, members * blocks, 1, self._device)
                     self._dealt[name] = _Lane(bank, members, blocks)
                     self._add_lane(self._dealt[name], [name])
-        for name, (architecture, _) in self._actors.items():
-            groups.setdefault(architecture, []).append(name)
-        for architecture, names in groups.items():
-            bank = Bank(architecture, members, len(names), self._device)
+        for name, actor in self._actors.items():
+            groups.setdefault(actor.spec, []).append(name)
+        for spec, names in groups.items():
+            bank = Bank(spec, members, len(names), self._device)
             for place, name in enumerate(names):
                 if name in self._actors:
-                    bank.put(place, self._actors[name][1])
+                    bank.put(place, self._actors[name].tensors)
             if names[0] == SELF:
                 self._present = bank
             if any(name in self.names for name in names):
@@ -418,31 +414,30 @@ class Roster(Opponents):
             if name in self.names:
                 index = self.names.index(name)
                 self._place_of[index], self._lane_of[index] = place, len(self._lanes)
-                self._ranks[index] = lane.bank.architecture.gives == "values"
+                self._ranks[index] = lane.bank.spec.gives == VALUES
         self._lanes.append(lane)
 
 
-def _fitting(name: str, actor: Member | FrozenPolicy, spec: EnvSpec) -> tuple[Architecture, Member]:
-    """Return a champion's architecture and tensors; InputError if it does not fit the game."""
+def _fitting(name: str, actor: Member | FrozenPolicy, spec: EnvSpec) -> Member:
+    """Return a champion's member; InputError if it does not fit the game."""
     members = actor.members if isinstance(actor, FrozenPolicy) else (actor,)
     if len(members) > 1:
         raise InputError(f"opponent {name} has {len(members)} members, and an opponent has one")
-    source = f"opponent {name}"
-    check_members(members, source)
-    return _fit(source, architecture_of(members[0], source), spec), members[0]
+    check_members(members, f"opponent {name}")
+    _check_fit(f"opponent {name}", members[0].spec, spec)
+    return members[0]
 
 
-def _fit(name: str, architecture: Architecture, spec: EnvSpec) -> Architecture:
-    """Return the architecture; InputError if it does not fit the game."""
+def _check_fit(name: str, actor: NetSpec, game: EnvSpec) -> None:
+    """Raise InputError if an actor does not fit the game."""
     own = EnvSpec(
-        state_dim=architecture.state_dim,
-        action_dim=architecture.action_dim,
-        if_discrete=architecture.discrete,
-        action_dims=architecture.choices,
+        state_dim=actor.columns,
+        action_dim=actor.actions,
+        if_discrete=actor.discrete,
+        action_dims=actor.choices,
     )
-    if _maps(own) != _maps(spec):
-        raise InputError(f"{name} maps {_maps(own)}, and this game maps {_maps(spec)}")
-    return architecture
+    if _maps(own) != _maps(game):
+        raise InputError(f"{name} maps {_maps(own)}, and this game maps {_maps(game)}")
 
 
 def _maps(spec: EnvSpec) -> str:

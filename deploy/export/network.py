@@ -22,8 +22,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from sweepd.agents.algorithms.table import get_algorithm
-from sweepd.agents.policy.frozen import FrozenPolicy, Member
-from sweepd.agents.policy.members import ACTION_DIMS, GROUPS, IMAGE_SHAPE
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, numbered
 from sweepd.deploy.api.policy import Policy
 from sweepd.deploy.gates import gate_of
 from sweepd.envs.core.vec_env import Legal
@@ -56,7 +56,7 @@ class Acting(nn.Module):
         space = None if codec is None else codec.action_space
         simple = isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete)
         self.policy, self.masked, self.codec = policy, masked, codec if simple else None
-        self.single = policy.discrete and ACTION_DIMS not in policy.members[0]
+        self.single = policy.discrete and not policy.members[0].spec.choices
         self._bounds: tuple[Tensor, Tensor] | None = None
         self._start: Tensor | None = None
         if isinstance(space, spaces.Box):
@@ -115,7 +115,7 @@ def acting(policy: Policy, what: str) -> Acting:
             f"{what} has recurrent networks, whose state an exported file would not keep; "
             "sweepd.load_policy acts with it"
         )
-    if any(GROUPS in member for member in frozen.members):
+    if any(member.spec.items is not None for member in frozen.members):
         raise InputError(
             f"{what} looks up items by id, which exported files cannot; sweepd.load_policy acts "
             "with it"
@@ -174,7 +174,7 @@ def write_onnx(module: Acting, path: Path, what: str) -> list[Path]:
         from onnx.reference import ReferenceEvaluator
     except ImportError:
         raise InputError(f"--to onnx needs the extra [onnx]: {install_extra('onnx')}") from None
-    if any(IMAGE_SHAPE in member for member in module.policy.members):
+    if any(member.spec.image is not None for member in module.policy.members):
         raise InputError(
             f"{what} reads images with convolutions in float64, which ONNX runtimes do not have; "
             "--to torch exports it"
@@ -251,14 +251,14 @@ def _options(mask: Tensor, sizes: Sequence[int]) -> Legal:
 
 def _inputs(module: Acting, rows: int, generator: torch.Generator) -> dict[str, NDArray[Any]]:
     """Return random inputs, by name."""
-    member = module.policy.members[0]
-    if IMAGE_SHAPE in member:
+    spec, tensors = module.policy.members[0]
+    if spec.image is not None:
         pixels = torch.rand(rows, module.policy.state_dim, generator=generator)
         obs = (pixels * 255.0).round()
     else:
         normal = torch.randn(rows, module.policy.state_dim, generator=generator)
         normal[rows // 2 :] *= 10.0
-        obs = (member["state_avg"] + normal * member["state_std"]).float()
+        obs = (tensors["state_avg"] + normal * tensors["state_std"]).float()
     inputs = {OBS: obs.numpy()}
     if module.masked:
         legal = torch.rand(rows, sum(module.policy.sizes), generator=generator) < 0.5
@@ -286,11 +286,10 @@ def _numpy(module: nn.Module, inputs: dict[str, NDArray[Any]]) -> NDArray[Any]:
 
 
 def _named(members: tuple[Member, ...]) -> dict[str, Tensor]:
-    return {
-        name if len(members) == 1 else f"m{index:03d}.{name}": tensor.detach().contiguous().clone()
-        for index, member in enumerate(members)
-        for name, tensor in sorted(member.items())
-    }
+    named = numbered([member.tensors for member in members])
+    if len(members) > 1:
+        return named
+    return {name.removeprefix("m000."): tensor for name, tensor in named.items()}
 
 
 @contextlib.contextmanager

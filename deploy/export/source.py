@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,12 @@ SHAPE_DEFAULTS: Mapping[str, Any] = {
     "policies": "shared",
 }
 
+_NUMBERS = ("ActorPPO", "ActorSAC")  # kinds of networks whose actions are numbers
+
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """What the names and shapes of a trial's weights tell.
+    """What a trial's file of weights tells of its networks.
 
     Attributes:
         discrete: whether actions are choices.
@@ -169,34 +172,17 @@ def find_source(study: StudyReader, number: str) -> Source:
 
 
 def _network(path: Path) -> NetworkFacts | None:
-    """Read the names and shapes of a file of weights; None if it is not there."""
+    """Read what the first member of a file is; None if the file is not there or does not tell."""
     try:
         with safe_open(path, framework="numpy") as file:
-            shapes = {
-                name.removeprefix("m000."): file.get_slice(name).get_shape()
-                for name in file.keys()  # noqa: SIM118 (not a dict)
-                if name.startswith("m000.")
-            }
-    except (OSError, SafetensorError):
+            told = (file.metadata() or {}).get("sweepd")
+        if told is not None:
+            spec = json.loads(told)[0]
+        else:
+            # Not at the top: it needs torch, and new files tell.
+            from sweepd.agents.policy.members import load_members
+
+            spec = load_members(path)[0].spec.to_dict()
+    except (OSError, SafetensorError, InputError):
         return None
-    image = "image_shape" in shapes
-    if "action_std_log" in shapes:
-        return NetworkFacts(False, shapes["action_std_log"][-1], image)
-    if "net_a.0.bias" in shapes:
-        return NetworkFacts(False, shapes["net_a.0.bias"][0] // 2, image)
-    # The last layer of the network of logits or values.
-    head = next(
-        (
-            shapes[f"{name}.0.bias"]
-            for name in ("net_val1", "net_val")
-            if f"{name}.0.bias" in shapes
-        ),
-        None,
-    )
-    if head is None:
-        layers = [name for name in shapes if name.startswith("net.") and name.endswith(".bias")]
-        last = max(layers, key=lambda name: int(name.split(".")[1]), default=None)
-        if last is None:
-            return None
-        head = shapes[last]
-    return NetworkFacts(True, head[0], image)
+    return NetworkFacts(spec["kind"] not in _NUMBERS, spec["actions"], "image" in spec)

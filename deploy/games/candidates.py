@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from optuna.trial import FrozenTrial
 
 from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.policy.members import chosen_members
 from sweepd.deploy.games.bundle import GameBundle
 from sweepd.deploy.games.manifest import (
     GameManifest,
@@ -25,7 +26,7 @@ from sweepd.deploy.games.manifest import (
     TeamPlayerPart,
 )
 from sweepd.deploy.games.panel import Panel
-from sweepd.deploy.games.player import file_of, read_player, split_members
+from sweepd.deploy.games.player import read_player
 from sweepd.deploy.games.rules import GameEvidence, shown
 from sweepd.deploy.games.selection import selection_of
 from sweepd.deploy.promotion.promotion import GateResult, Promotion
@@ -217,7 +218,7 @@ def read_candidate(
     try:
         content = scored_weights(record, study.run_dir)
         if not faults:
-            weights = _file_of(content, chosen, len(scores), seats)
+            weights = _file_of(content, chosen, seats)
     except InputError as error:
         faults.append(str(error))
     return GameCandidate(
@@ -310,11 +311,10 @@ def same_game(bundle: GameBundle, study: GameStudy) -> bool:
     return (game.name, game.params) == (study.spec.environment, finite(study.spec.env))
 
 
-def _file_of(content: bytes, chosen: Sequence[int], members: int, seats: Sequence[int]) -> bytes:
+def _file_of(content: bytes, chosen: Sequence[int], seats: Sequence[int]) -> bytes:
     """The bytes of a file with these members alone; its tensors are those of the trial's file."""
     try:
-        every = split_members(content, members)
-        own = file_of([every[index] for index in chosen])
+        own = chosen_members(content, chosen, MEMBERS_FILE)
         read_player(own, seats=seats)
     except InputError as error:
         raise InputError(f"its weights are not those of a player: {error}") from error

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from sweepd.agents.policy.duels import FrozenEntrant
 from sweepd.agents.policy.frozen import FrozenPolicy
-from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, read_members
+from sweepd.agents.policy.members import read_members, split_file
+from sweepd.deploy.registry.bundle_files import MEMBERS_FILE
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
@@ -205,12 +203,16 @@ def read_player(content: bytes, play: Play = "deterministic", seats: Sequence[in
     Raises:
         InputError: the bytes define no player, or one that cannot be sampled.
     """
-    every = split_members(content, 1 + max(seats, default=0))
+    every, _ = split_file(content, MEMBERS_FILE)
+    wanted = 1 + max(seats, default=0)
+    if len(every) != wanted:
+        raise InputError(f"{MEMBERS_FILE} holds {len(every)} members; expected {wanted}")
     if any(set(own) == {"theta"} for own in every):
         players: list[Player] = [_heuristic(own) for own in every]
     else:
         sampled = play == "sampled"
-        players = [Network(FrozenPolicy([own]), sampled=sampled) for own in read_members(content)]
+        members = read_members(content, MEMBERS_FILE)
+        players = [Network(FrozenPolicy([own]), sampled=sampled) for own in members]
     return Team(players, seats) if seats else players[0]
 
 
@@ -221,33 +223,3 @@ def _heuristic(own: Mapping[str, Tensor]) -> HeuristicPlayer:
             f"{MEMBERS_FILE} holds {numbers}, not the four probabilities of a heuristic player"
         )
     return HeuristicPlayer(Theta(*numbers))
-
-
-def split_members(content: bytes, members: int) -> list[dict[str, Tensor]]:
-    """The tensors of each member of a trial's file; InputError for another number of members."""
-    try:
-        named = load_tensors(content)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{MEMBERS_FILE} is not a safetensors file, or is damaged: {error}"
-        ) from error
-    found: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in named.items():
-        member, _, name = key.partition(".")
-        found.setdefault(member, {})[name] = tensor
-    if sorted(found) != [f"m{index:03d}" for index in range(members)]:
-        raise InputError(
-            f"{MEMBERS_FILE} holds the members {', '.join(sorted(found))}; expected {members}"
-        )
-    return [found[f"m{index:03d}"] for index in range(members)]
-
-
-def file_of(members: Sequence[Mapping[str, Tensor]]) -> bytes:
-    """The bytes of a file of weights with these members alone."""
-    return save_tensors(
-        {
-            f"m{index:03d}.{name}": tensor
-            for index, member in enumerate(members)
-            for name, tensor in sorted(member.items())
-        }
-    )

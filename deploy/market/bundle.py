@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import read_members
 from sweepd.deploy.market.manifest import (
     FORMAT,
     EnsembleManifest,
@@ -35,7 +36,6 @@ from sweepd.deploy.registry.bundle_files import (
     StoredBundle,
     check_file,
     read_bundle,
-    read_members,
     sha256,
 )
 from sweepd.envs.crypto.data.timeframe import on_grid, parse_time
@@ -80,7 +80,7 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
             Trial(
                 share=part.share,
                 params=EnvParams(**part.env_params),
-                policy=read_policy(self.files[part.file], part.file)[0],
+                policy=read_policy(self.files[part.file], part.file),
             )
             for part in self.manifest.trials
         )
@@ -205,27 +205,13 @@ def _distinct(symbols: dict[str, str]) -> dict[str, str]:
     return symbols
 
 
-def read_policy(members: bytes, name: str = MEMBERS_FILE) -> tuple[FrozenPolicy, tuple[int, ...]]:
-    """Read a policy from the bytes of a file of weights.
-
-    Args:
-        members: the bytes.
-        name: the file's name, for messages.
-
-    Returns:
-        The policy, and the sizes of its hidden layers (of member 0).
+def read_policy(members: bytes, name: str = MEMBERS_FILE) -> FrozenPolicy:
+    """Return the policy in the bytes of a file of weights.
 
     Raises:
         InputError: the bytes define no policy.
     """
-    loaded = read_members(members, name)
-    policy = FrozenPolicy(loaded)
-    widths = {
-        int(name.split(".")[1]): tensor.shape[0]
-        for name, tensor in loaded[0].items()
-        if name.startswith("net.") and name.endswith(".bias")
-    }
-    return policy, tuple(widths[index] for index in sorted(widths))[:-1]
+    return FrozenPolicy(read_members(members, name))
 
 
 def recipe_part(recipe: Recipe) -> RecipePart:
@@ -242,7 +228,8 @@ def recipe_part(recipe: Recipe) -> RecipePart:
 def _check_weights(trial: TrialPart, members: bytes, part: FilePart) -> None:
     name, policy = trial.file, trial.policy
     check_file(name, members, part)
-    found, hidden = read_policy(members, name)
+    found = read_policy(members, name)
+    hidden = found.members[0].spec.hidden
     if found.discrete:
         raise InputError(
             f"{name} holds members that choose one of several actions; the crypto environment "

@@ -313,7 +313,7 @@ def build_bundle(
 def _trial_part(part: CandidateTrial, study: MarketStudy, file: str, members: bytes) -> TrialPart:
     if part.params is None or part.record.seed is None:
         raise ValueError(f"trial {part.trial.number} lacks a seed or valid environment parameters")
-    policy, hidden = read_policy(members, file)
+    policy = read_policy(members, file)
     return TrialPart(
         share=part.share,
         file=file,
@@ -324,7 +324,7 @@ def _trial_part(part: CandidateTrial, study: MarketStudy, file: str, members: by
             state_dim=policy.state_dim,
             action_dim=policy.action_dim,
             max_lookback=study.spec.max_lookback,
-            hidden=hidden,
+            hidden=policy.members[0].spec.hidden,
         ),
         origin=OriginPart(
             study=study.name,

@@ -34,7 +34,7 @@ from sweepd.envs.support.files import sync_folder, write_atomic
 from sweepd.envs.support.validation import StrictModel, first_fault
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 MANIFEST_FILE, MEMBERS_FILE = "bundle.json", "members.safetensors"
 NAME_DIGITS = 16
@@ -381,31 +381,6 @@ def _model(
         for kind in kinds
     )
     raise InputError(f"{path} is of format {form!r} version {version!r}; expected {known}")
-
-
-def read_members(content: bytes, name: str = MEMBERS_FILE) -> list[dict[str, Tensor]]:
-    """Parse the members from the bytes of a file of weights.
-
-    The bytes go through a private file: reading the bundle's file a second time could give other
-    bytes than those that were hashed.
-
-    Args:
-        content: the bytes.
-        name: the file's name, for messages.
-
-    Raises:
-        InputError: the bytes are not a file of members.
-    """
-    # Not at the top: all else of a registry is read without torch.
-    from sweepd.agents.policy.frozen import load_members
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / MEMBERS_FILE
-        path.write_bytes(content)
-        try:
-            return load_members(path)
-        except InputError as error:
-            raise InputError(str(error).replace(str(path), name)) from error
 
 
 def check_file(name: str, content: bytes | FilePart, part: FilePart) -> None:

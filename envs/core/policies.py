@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -18,12 +18,17 @@ class Policies(Protocol):
         """Return a member's finished rollouts and its total rollouts; None for an empty slot."""
         ...
 
+    @property
+    def actor_spec(self) -> Any:
+        """What the members' actors are, as their file describes them (see the page on bundles)."""
+        ...
+
     def acting_weights(self) -> dict[str, Tensor]:
         """Return the weights with which the members act, (slots, ...) by name.
 
-        Names and layout are those of one member's exported actor (`sweepd.agents.policy.members`),
-        and the same at every call. May be views: they are valid until the program trains on, and
-        must not be written to. Empty slots hold meaningless numbers.
+        Names and layout are those of one member's exported actor, and the same at every call. May
+        be views: they are valid until the program trains on, and must not be written to. Empty slots
+        hold meaningless numbers.
         """
         ...
 

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from optuna.artifacts import ArtifactMeta, FileSystemArtifactStore
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial
-from torch import Tensor
 
-from sweepd.agents.policy.frozen import save_members
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, equity
 from sweepd.envs.support.files import write_atomic
 from sweepd.optimize.study.record.trials import RecordedFile
@@ -36,30 +34,19 @@ def artifact_store(run_dir: Path) -> FileSystemArtifactStore:
 
 
 def write_trial(
-    folder: Path,
-    members: Sequence[dict[str, Tensor]],
-    paths: PathTrades,
-    metrics: Sequence[Metrics],
-    times: NDArray[np.int64],
-) -> RecordedFile:
-    """Write `members.safetensors`, `paths.parquet` and `metrics.json` into the trial's folder.
+    folder: Path, paths: PathTrades, metrics: Sequence[Metrics], times: NDArray[np.int64]
+) -> None:
+    """Write `paths.parquet` and `metrics.json` into the trial's folder.
 
     Args:
         folder: the trial's folder.
-        members: one actor per fold.
         paths: back-test paths of T bars.
         metrics: metrics of each path.
         times: (T,) open of each bar of the paths, in seconds since the epoch.
-
-    Returns:
-        The record of the file of the members.
     """
-    weights = folder / "members.safetensors"
-    save_members(weights, members)
     frame = path_frame(paths, times)
     write_atomic(folder / "paths.parquet", lambda path: frame.to_parquet(path, index=False))
     write_atomic(folder / "metrics.json", json.dumps([m.to_dict() for m in metrics], indent=1))
-    return scored_file(weights)
 
 
 def scored_file(path: Path) -> RecordedFile:

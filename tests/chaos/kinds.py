@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.agents.policy.frozen import load_members
+from sweepd.agents.policy.members import load_members
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
@@ -93,9 +93,9 @@ class MarketKind(Kind):
             same
             and evaluation.final == trial.value
             and all(
-                torch.equal(own[key], other[key])
+                torch.equal(own.tensors[key], other.tensors[key])
                 for own, other in zip(trainer.actors(training), members, strict=True)
-                for key in own
+                for key in own.tensors
             )
         )
 

@@ -17,8 +17,9 @@ import torch
 from optuna.trial import TrialState
 from torch import Tensor
 
-from sweepd.agents.networks.activation import RELU, activation_tensor
-from sweepd.agents.policy.frozen import save_members
+from sweepd.agents.networks.activation import RELU
+from sweepd.agents.networks.spec import NetSpec
+from sweepd.agents.policy.members import Member, save_members
 from sweepd.deploy.market.bundle import Bundle, default_symbols, recipe_part
 from sweepd.deploy.market.manifest import (
     DataPart,
@@ -51,8 +52,8 @@ HIDDEN = (8, 8)
 
 
 def random_actor(
-    state_dim: int, action_dim: int, seed: int, *, gain: float = 1.0
-) -> dict[str, Tensor]:
+    state_dim: int, action_dim: int, seed: int, *, gain: float = 1.0, activation: str = RELU
+) -> Member:
     """An actor that trades: random weights, and a normaliser that is not the identity."""
     generator = torch.Generator().manual_seed(seed)
     sizes = (state_dim, *HIDDEN, action_dim)
@@ -66,10 +67,13 @@ def random_actor(
     member["action_std_log"] = torch.full((1, action_dim), -1.0)
     member["state_avg"] = 0.1 * torch.randn(state_dim, generator=generator)
     member["state_std"] = 0.5 + torch.rand(state_dim, generator=generator)
-    return member
+    spec = NetSpec(
+        kind="ActorPPO", columns=state_dim, actions=action_dim, hidden=HIDDEN, activation=activation
+    )
+    return Member(spec, member)
 
 
-def members_bytes(actors: list[dict[str, Tensor]]) -> bytes:
+def members_bytes(actors: list[Member]) -> bytes:
     """The content of a members file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "members.safetensors"
@@ -99,8 +103,9 @@ def small_bundle(
     state_dim = 1 + 3 * len(tickers) + lags * recipe.width(len(tickers))
     content = members_bytes(
         [
-            random_actor(state_dim, len(tickers), 100 * seed + index, gain=gain)
-            | activation_tensor(activation)
+            random_actor(
+                state_dim, len(tickers), 100 * seed + index, gain=gain, activation=activation
+            )
             for index in range(members)
         ]
     )
@@ -287,7 +292,7 @@ class FakeStudy:
     def add(
         self,
         value: float,
-        actors: list[dict[str, Tensor]],
+        actors: list[Member],
         *,
         params: EnvParams | None = None,
         state: TrialState = TrialState.COMPLETE,
@@ -355,28 +360,28 @@ class FakeStudy:
         )
         return number
 
-    def idle(self) -> list[dict[str, Tensor]]:
+    def idle(self) -> list[Member]:
         """Two members that never trade."""
         return [constant_actor(self.state_dim, len(self.bars.tickers), 0.0)] * 2
 
-    def follower(self) -> list[dict[str, Tensor]]:
+    def follower(self) -> list[Member]:
         """Two members that buy what has risen: they trade, and lose on the demo market."""
         return self.contrarian(-1.0)
 
-    def contrarian(self, strength: float = 1.0) -> list[dict[str, Tensor]]:
+    def contrarian(self, strength: float = 1.0) -> list[Member]:
         """Two members that trade against 12- and 48-bar returns, which pays on the demo market."""
         return [contrarian_actor(self.bars, strength * (1.0 + 0.1 * index)) for index in range(2)]
 
 
-def constant_actor(state_dim: int, action_dim: int, action: float) -> dict[str, Tensor]:
+def constant_actor(state_dim: int, action_dim: int, action: float) -> Member:
     """An actor whose every action is `action`."""
     member = random_actor(state_dim, action_dim, 0)
-    member["net.4.weight"] = torch.zeros_like(member["net.4.weight"])
-    member["net.4.bias"] = torch.full_like(member["net.4.bias"], math.atanh(action))
+    member.tensors["net.4.weight"].zero_()
+    member.tensors["net.4.bias"].fill_(math.atanh(action))
     return member
 
 
-def contrarian_actor(bars: Bars, strength: float) -> dict[str, Tensor]:
+def contrarian_actor(bars: Bars, strength: float) -> Member:
     """Return an actor that trades against the 12- and 48-bar returns of each asset.
 
     Its hidden layers hold the negative parts of these returns.
@@ -397,17 +402,19 @@ def contrarian_actor(bars: Bars, strength: float) -> dict[str, Tensor]:
         for index in used:
             first[2 * asset, offset + index], first[2 * asset + 1, offset + index] = 1.0, -1.0
         last[asset, 2 * asset], last[asset, 2 * asset + 1] = -strength, strength
-    return {
-        "net.0.weight": first,
-        "net.0.bias": torch.zeros(width),
-        "net.2.weight": torch.eye(width),
-        "net.2.bias": torch.zeros(width),
-        "net.4.weight": last,
-        "net.4.bias": torch.zeros(count),
-        "action_std_log": torch.full((1, count), -1.0),
-        "state_avg": torch.zeros(state_dim),
-        "state_std": torch.ones(state_dim),
-    }
+    return Member.of_tensors(
+        {
+            "net.0.weight": first,
+            "net.0.bias": torch.zeros(width),
+            "net.2.weight": torch.eye(width),
+            "net.2.bias": torch.zeros(width),
+            "net.4.weight": last,
+            "net.4.bias": torch.zeros(count),
+            "action_std_log": torch.full((1, count), -1.0),
+            "state_avg": torch.zeros(state_dim),
+            "state_std": torch.ones(state_dim),
+        }
+    )
 
 
 def promoter_of(

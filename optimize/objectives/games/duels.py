@@ -14,7 +14,8 @@ from torch import Tensor
 from sweepd.agents.engine.program import Act
 from sweepd.agents.policy.duels import FrozenEntrant, duel_report, play_duels
 from sweepd.agents.policy.exact_league import exact_league
-from sweepd.agents.policy.frozen import FrozenPolicy, Member
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member
 from sweepd.agents.policy.ratings import draw_ratings
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.games.game import Game

@@ -12,17 +12,16 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.engine.play_stats import play_names
 from sweepd.agents.engine.program import Act
-from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.shape import PER_SEAT, SHARED, Shape
 from sweepd.agents.policy.duels import FrozenEntrant
 from sweepd.agents.policy.exact import nash_conv, plans
-from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, load_members
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
@@ -36,7 +35,6 @@ from sweepd.envs.games.scaling import ObservationScale, random_play
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
-from sweepd.optimize.objectives.artifacts import scored_file
 from sweepd.optimize.objectives.games.curriculum import LoadBundle, spec_curriculum
 from sweepd.optimize.objectives.games.duels import judge_members, write_duels
 from sweepd.optimize.objectives.games.evaluation import (
@@ -56,7 +54,6 @@ from sweepd.optimize.objectives.games.phased_training import (
 from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
 from sweepd.optimize.study.checkpoint import State
 from sweepd.optimize.study.record.specs import GameSpec
-from sweepd.optimize.study.record.trials import RecordedFile
 from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import StudyHandle
@@ -322,7 +319,7 @@ class GameExperiment(Experiment):
         return EpisodeResults(played.returns[:here], played.lengths[:here])
 
     def with_exact(
-        self, evaluation: GameEvaluation, members: Callable[[], Sequence[StateDict]]
+        self, evaluation: GameEvaluation, members: Callable[[], Sequence[Member]]
     ) -> GameEvaluation:
         """See `Experiment.with_exact`: the NashConv of every member."""
         if self._tree is None:
@@ -330,7 +327,7 @@ class GameExperiment(Experiment):
         found = tuple(self._nash_conv(self._tree, own) for own in members())
         return replace(evaluation, nash_conv=found)
 
-    def _nash_conv(self, tree: GameTree, actor: StateDict) -> float:
+    def _nash_conv(self, tree: GameTree, actor: Member) -> float:
         player = FrozenEntrant("member", FrozenPolicy([actor]))
         return nash_conv(tree, plans(tree, player.behaviours()[self.spec.play]))
 
@@ -376,26 +373,13 @@ class GameExperiment(Experiment):
     def _in_league(self) -> bool:
         return self.seats > 1 and not self.game.external and self.algorithm.frozen
 
-    def write(
-        self, folder: Path, members: Sequence[StateDict], evaluation: GameEvaluation
-    ) -> RecordedFile:
-        weights = folder / "members.safetensors"
-        if self.algorithm.frozen:
-            save_members(weights, members)
-        else:
-            named = {
-                f"m{index:03d}.{name}": t
-                for index, own in enumerate(members)
-                for name, t in own.items()
-            }
-            write_atomic(weights, save_tensors(named))
+    def write(self, folder: Path, evaluation: GameEvaluation) -> None:
         frame = episode_frame(evaluation.episodes)
         write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
         own = evaluation.return_interval
         metrics = evaluation.metrics() | {"resampled": own.resampled, "interval": own.method}
         metrics |= {} if evaluation.warning is None else {"warning": evaluation.warning}
         write_atomic(folder / "metrics.json", json.dumps(metrics, indent=1))
-        return scored_file(weights)
 
     def draw(self, folder: Path, title: str) -> None:
         if self._in_league:

@@ -30,8 +30,9 @@ from optuna.trial import TrialState
 from sweepd.agents.policy.duels import Duels, FrozenEntrant, duel_report
 from sweepd.agents.policy.equilibrium import equilibrium
 from sweepd.agents.policy.exact_league import exact_league
-from sweepd.agents.policy.frozen import FrozenPolicy, Member, load_members
+from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.league import Floats
+from sweepd.agents.policy.members import Member, load_members
 from sweepd.agents.policy.ratings import draw_ratings
 from sweepd.agents.policy.roster import Champion
 from sweepd.envs.core.seeds import derive_seed

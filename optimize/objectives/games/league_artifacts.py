@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sweepd.agents.policy.frozen import Member
 from sweepd.agents.policy.league import frozen_players, play_matches, report
+from sweepd.agents.policy.members import Member
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
 from sweepd.envs.support.files import write_atomic

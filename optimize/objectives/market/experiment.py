@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sweepd.agents.engine.acting import Actors
 from sweepd.agents.engine.program import Act
-from sweepd.agents.networks.net import StateDict
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.features import get_recipe
@@ -29,7 +28,7 @@ from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.record.spans import study_splits
 from sweepd.optimize.study.record.specs import CryptoSpec
-from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.space.search_space import Settings
 
 SHOWN_JUMPS = 8  # accepted ones
@@ -218,11 +217,9 @@ class CryptoExperiment(Experiment):
             f"hold-out {splits.holdout[1] - splits.holdout[0]:,} bars",
         ]
 
-    def write(
-        self, folder: Path, members: Sequence[StateDict], evaluation: CryptoEvaluation
-    ) -> RecordedFile:
+    def write(self, folder: Path, evaluation: CryptoEvaluation) -> None:
         times = self.market.bars.time[self.splits.path_bars]
-        return write_trial(folder, members, evaluation.paths, evaluation.metrics, times)
+        write_trial(folder, evaluation.paths, evaluation.metrics, times)
 
     def draw(self, folder: Path, title: str) -> None:
         draw_equity(folder, f"{title}: out of sample, cross-validated")

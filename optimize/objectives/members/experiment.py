@@ -18,13 +18,12 @@ from torch import Tensor
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.engine.hyperparameters import Hyperparameters
 from sweepd.agents.engine.program import Act
-from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.members import Member
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.checkpoint import State
 from sweepd.optimize.study.record.specs import StudySpec
-from sweepd.optimize.study.record.trials import RecordedFile
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
 
@@ -162,7 +161,7 @@ class Experiment(ABC):
     def with_exact(
         self,
         evaluation: Any,
-        members: Callable[[], Sequence[StateDict]],  # noqa: ARG002
+        members: Callable[[], Sequence[Member]],  # noqa: ARG002
     ) -> Any:
         """Return an evaluation with what can be computed exactly from the members' weights.
 
@@ -177,12 +176,8 @@ class Experiment(ABC):
         """Return the lines to print when the study starts."""
 
     @abstractmethod
-    def write(self, folder: Path, members: Sequence[StateDict], evaluation: Any) -> RecordedFile:
-        """Write all files of a complete trial except its pictures.
-
-        Returns:
-            The record of the file with the members' weights.
-        """
+    def write(self, folder: Path, evaluation: Any) -> None:
+        """Write all files of a complete trial except its members' weights and its pictures."""
 
     @abstractmethod
     def draw(self, folder: Path, title: str) -> None:

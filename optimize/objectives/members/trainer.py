@@ -15,28 +15,33 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from safetensors.torch import save as save_tensors
 
 from sweepd.agents.engine.program import Act, Program
-from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.shape import FEWEST_SLOTS
+from sweepd.agents.policy.members import Member, actor_of, numbered, save_members
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.sizing import out_of_memory
 from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
+from sweepd.optimize.objectives.artifacts import scored_file
 from sweepd.optimize.objectives.members.chunks import Chunks
 from sweepd.optimize.objectives.members.experiment import Experiment, League
 from sweepd.optimize.objectives.members.measure import make_chunks
-from sweepd.optimize.objectives.members.weights import initial_actors
+from sweepd.optimize.objectives.members.weights import check_start, initial_actors
 from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
 from sweepd.optimize.study.checkpoint import Checkpoint, MemberState, State
 from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
+
+Taken = TypeVar("Taken")
 
 
 @dataclass
@@ -52,7 +57,7 @@ class MemberTraining(Training):
     """
 
     members: list[MemberState] = field(default_factory=list)
-    initial: list[StateDict] = field(default_factory=list)
+    initial: list[Member] = field(default_factory=list)
     curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -197,7 +202,14 @@ class Trainer(Run[MemberTraining]):
         )
 
     def write(self, state: MemberTraining, folder: Path, evaluation: Any) -> RecordedFile:
-        return self.experiment.write(folder, self.actors(state), evaluation)
+        weights = folder / "members.safetensors"
+        if self.experiment.algorithm.frozen:
+            save_members(weights, self.actors(state))
+        else:
+            own = self._of_each(state, lambda learner, slot: learner.export_member(slot)[0])
+            write_atomic(weights, save_tensors(numbered(own)))
+        self.experiment.write(folder, evaluation)
+        return scored_file(weights)
 
     def draw(self, folder: Path, title: str) -> None:
         self.experiment.draw(folder, title)
@@ -314,7 +326,9 @@ class Trainer(Run[MemberTraining]):
             learner.add_member(slot, params, seed, self.spec.rollouts, avg, std)
             if seat.training.initial:
                 actors = seat.training.initial
-                learner.import_actor(slot, actors[seat.member % len(actors)])
+                actor = actors[seat.member % len(actors)]
+                check_start(actor, learner.actor_spec)
+                learner.import_actor(slot, actor.tensors)
             fresh.append(slot)
         # Dummies fill the program: tensor shapes, and so rounding, must not depend on the group.
         for slot in range(len(group), self.slots):
@@ -445,7 +459,7 @@ class Trainer(Run[MemberTraining]):
     def _seats(self, trainings: Sequence[MemberTraining]) -> list[_Seat]:
         return [_Seat(t, member) for t in trainings for member in range(self.experiment.members)]
 
-    def actors_of(self, plan: Plan, states: Sequence[State]) -> list[StateDict]:
+    def actors_of(self, plan: Plan, states: Sequence[State]) -> list[Member]:
         """Return the actors in members' states, which may come from another run.
 
         Raises:
@@ -455,17 +469,21 @@ class Trainer(Run[MemberTraining]):
         exported = []
         for state in states:
             learner.set_member(0, state)
-            exported.append(learner.export_member(0)[0])
+            exported.append(actor_of(learner, 0))
         return exported
 
-    def actors(self, training: MemberTraining) -> list[StateDict]:
-        """Return the trained actors, one per member, as `sweepd.agents.policy.frozen` saves
-        them.
-        """
-        exported: list[StateDict] = []
+    def actors(self, training: MemberTraining) -> list[Member]:
+        """Return the trained actors, one per member."""
+        return self._of_each(training, actor_of)
+
+    def _of_each(
+        self, training: MemberTraining, take: Callable[[Program, int], Taken]
+    ) -> list[Taken]:
+        """Return what is taken of each member, from a program and its slot there."""
+        taken: list[Taken] = []
         seats = self._seats([training])
         for start in range(0, len(seats), self.slots):
             group = seats[start : start + self.slots]
             _, learner = self._load(group)
-            exported += [learner.export_member(slot)[0] for slot in range(len(group))]
-        return exported
+            taken += [take(learner, slot) for slot in range(len(group))]
+        return taken

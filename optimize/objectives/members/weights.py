@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweepd.agents.networks.net import StateDict
-from sweepd.agents.policy.frozen import load_members
+import torch
+
+from sweepd.agents.networks.spec import NetSpec
+from sweepd.agents.policy.members import Member, load_members
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.checkpoint import State, read_checkpoint
 from sweepd.optimize.study.study import Plan, StudyHandle
@@ -20,8 +23,8 @@ def weights_file(path: Path) -> dict[str, str]:
 
 
 def initial_actors(
-    handle: StudyHandle, actors_of: Callable[[Plan, Sequence[State]], list[StateDict]], plan: Plan
-) -> list[StateDict]:
+    handle: StudyHandle, actors_of: Callable[[Plan, Sequence[State]], list[Member]], plan: Plan
+) -> list[Member]:
     """Return the actors from which a trial's members start; empty for the usual initialization.
 
     Args:
@@ -53,3 +56,30 @@ def initial_actors(
         return load_members(path)
     members = [member.learner for member in read_checkpoint(path).members]
     return actors_of(plan, [member for member in members if member is not None])
+
+
+def check_start(actor: Member, wanted: NetSpec) -> None:
+    """Raise InputError if members cannot start from an actor, since their actors are others.
+
+    The scale of observations may change: `clip` is that of the study.
+    """
+    differs = [
+        f"{name} {given}, not {own}"
+        for name, given in _compared(actor.spec).items()
+        if given != (own := _compared(wanted)[name])
+    ]
+    if differs:
+        raise InputError(f"the weights to start from are of a network of {'; '.join(differs)}")
+
+
+def _compared(spec: NetSpec) -> dict[str, Any]:
+    """Return the fields in which a network must equal those that start from it."""
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    if (items := spec.items) is not None:
+        # Names and scales do not matter, and files that do not describe their members lack them.
+        known = [name for name, _ in items.features]
+        groups = [(group.count, *map(known.index, group.features)) for group in items.groups]
+        facts = torch.tensor(items.facts, dtype=torch.float32).tolist()
+        fields["items"] = items.vocabulary, groups, len(items.plain), facts
+    del fields["clip"]
+    return fields

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sweepd.agents.networks.weights import new_gradients
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from sweepd.agents.networks.distributions import distribution_of, log_softmax
 from sweepd.agents.networks.recurrence import _sigmoid
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import new_gradients
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "exp": lambda x, _: x.exp(),

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from sweepd.agents.networks.mlp import Activations, forward
+from sweepd.agents.networks.weights import flat_size, leaf_views
 from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, RolloutStats
@@ -20,9 +22,7 @@ from sweepd.agents.native.choice import KERNELS, chosen, evaluate, require
 from sweepd.agents.native.kernels import SOURCE, Kernels, PolicyKernel
 from sweepd.agents.native.self_test import DIGEST, digest
 from sweepd.agents.networks.activation import ACTIVATIONS
-from sweepd.agents.networks.mlp import Activations, forward
 from sweepd.agents.networks.shape import PER_SEAT, Shape
-from sweepd.agents.networks.weights import flat_size, leaf_views
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.core.vec_env import Step
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sweepd.agents.networks.mlp import Activations, Backward, forward
+from sweepd.agents.networks.weights import new_gradients
 from torch import Tensor, nn
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.engine.population import Population
 from sweepd.agents.networks.convolution import layers
-from sweepd.agents.networks.mlp import Activations, Backward, forward
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import new_gradients
 from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import shape_for, start
 from tests.agents.toy_env import ImageEnv

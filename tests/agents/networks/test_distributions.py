@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sweepd.agents.networks.weights import new_gradients
 from torch import Tensor
 
 from sweepd.agents.networks.distributions import Categorical, Choices, Distribution, distribution_of
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import new_gradients
 from sweepd.envs.core.streams import Streams
 
 SLOTS, ROWS = 3, 40

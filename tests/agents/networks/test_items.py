@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from sweepd.agents.networks.mlp import Activations, Backward, forward
+from sweepd.agents.networks.weights import Leaves, new_gradients
 from torch import Tensor, nn
 
 from sweepd.agents.algorithms.d3qn import D3QN
 from sweepd.agents.algorithms.sac import SAC
 from sweepd.agents.engine.population import Population
 from sweepd.agents.networks.items import Lookup, add_rows
-from sweepd.agents.networks.mlp import Activations, Backward, forward
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import Leaves, new_gradients
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, start

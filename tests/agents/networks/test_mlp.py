@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, CriticPPO
+from sweepd.agents.networks.mlp import Activations, Backward, forward
+from sweepd.agents.networks.weights import leaf_views, new_gradients
 from torch import nn
 
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.engine.population import Population
 from sweepd.agents.networks.activation import ACTIVATION, ACTIVATIONS
-from sweepd.agents.networks.mlp import Activations, Backward, forward
 from sweepd.agents.networks.portable import OrthogonalInDouble
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.networks.weights import leaf_views, new_gradients
 from sweepd.envs.support.errors import InputError
 
 CPU = torch.device("cpu")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from sweepd.agents.networks.mlp import Activations, forward
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
@@ -14,7 +15,6 @@ from sweepd.agents.algorithms.d3qn import D3QN
 from sweepd.agents.algorithms.popart import scale_values
 from sweepd.agents.algorithms.ppo import PPO, LossTerms, PPOParams
 from sweepd.agents.engine.population import _named, _turned
-from sweepd.agents.networks.mlp import Activations, forward
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.tensor_game import NoParams, TensorGame

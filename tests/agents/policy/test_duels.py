@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sweepd.agents.policy.duels import Duels, FrozenEntrant, duel_report, play_duels
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member
 from sweepd.envs.games.pairings import RandomEntrant, play_pairs, scripted_entrants, tally
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError
@@ -134,13 +135,15 @@ def test_probabilities_are_those_of_samples() -> None:
 
 
 def test_numbers_are_sampled_with_the_actors_deviation() -> None:
-    actor = {
-        "net.0.weight": torch.zeros(1, 1),
-        "net.0.bias": torch.tensor([0.3]),
-        "action_std_log": torch.full((1, 1), -1.0),
-        "state_avg": torch.zeros(1),
-        "state_std": torch.ones(1),
-    }
+    actor = Member.of_tensors(
+        {
+            "net.0.weight": torch.zeros(1, 1),
+            "net.0.bias": torch.tensor([0.3]),
+            "action_std_log": torch.full((1, 1), -1.0),
+            "state_avg": torch.zeros(1),
+            "state_std": torch.ones(1),
+        }
+    )
     policy = FrozenPolicy([actor])
     uniforms = torch.rand(
         50_000, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
@@ -151,7 +154,8 @@ def test_numbers_are_sampled_with_the_actors_deviation() -> None:
 
 
 def test_values_cannot_be_sampled() -> None:
-    values = chooser((0.5, 0.5)) | {"value_avg": torch.zeros(1), "value_std": torch.ones(1)}
+    units = {"value_avg": torch.zeros(1), "value_std": torch.ones(1)}
+    values = Member.of_tensors({**chooser((0.5, 0.5)).tensors, **units})
     with pytest.raises(InputError, match="plays deterministically"):
         player("values", [values], sampled=True)
 

@@ -38,12 +38,14 @@ def actor(bets: Sequence[float]) -> Member:
     weight = torch.zeros(2, KUHN.make([KUHN.params()], 1, together=1, device="cpu").state_dim)
     weight[1, 2:5] = torch.tensor(bets)
     columns = weight.shape[1]
-    return {
-        "net.0.weight": weight,
-        "net.0.bias": torch.zeros(2),
-        "state_avg": torch.zeros(columns),
-        "state_std": torch.ones(columns),
-    }
+    return Member.of_tensors(
+        {
+            "net.0.weight": weight,
+            "net.0.bias": torch.zeros(2),
+            "state_avg": torch.zeros(columns),
+            "state_std": torch.ones(columns),
+        }
+    )
 
 
 def report(entrants: Sequence[Entrant], deals: int = 30) -> dict[str, Any]:

@@ -11,17 +11,21 @@ import torch
 from elegantrl.agents.net import ActorDiscretePPO, ActorPPO
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
-from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.agents.networks.spec import NetSpec
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import METADATA, Member, actor_of, load_members, save_members
 from sweepd.envs.support.errors import InputError, RunError
 
 
 def make_members(
     count: int = 3, state: int = 5, actions: int = 2, dims: tuple[int, ...] = (8, 8)
-) -> list[dict[str, Tensor]]:
+) -> list[Member]:
+    spec = NetSpec(kind="ActorPPO", columns=state, actions=actions, hidden=dims)
     generator = torch.Generator().manual_seed(count)
     members = []
     for index in range(count):
@@ -31,16 +35,15 @@ def make_members(
         actor.state_avg.data = torch.randn(state, generator=generator)
         actor.state_std.data = torch.rand(state, generator=generator) + 0.5
         actor.net[-1].weight.data *= 20.0  # so that actions are not all near zero
-        members.append(
-            {name: tensor.detach().clone() for name, tensor in actor.state_dict().items()}
-        )
+        state_dict = actor.state_dict()
+        members.append(Member(spec, {name: part.clone() for name, part in state_dict.items()}))
     return members
 
 
-def plain_action(members: list[dict[str, Tensor]], obs: list[float]) -> list[float]:
+def plain_action(members: list[Member], obs: list[float]) -> list[float]:
     """The definition, in loops over Python floats."""
     total: list[float] = []
-    for member in members:
+    for _, member in members:
         avg, std = member["state_avg"].tolist(), member["state_std"].tolist()
         values = [(x - a) / s for x, a, s in zip(obs, avg, std, strict=True)]
         layers = sorted(int(name.split(".")[1]) for name in member if name.endswith(".weight"))
@@ -86,7 +89,7 @@ def test_the_fast_batch_agrees_with_the_canonical_policy() -> None:
     obs = torch.randn(3, 7, 6)
     fast = ppo.act_fn()(obs.view(21, 6)).view(3, 7, 2)
     for slot in range(3):
-        policy = FrozenPolicy([ppo.export_member(slot)[0]])
+        policy = FrozenPolicy([actor_of(ppo, slot)])
         for row in range(7):
             assert (
                 np.abs(policy.act(obs[slot, row, :5].numpy()) - fast[slot, row].numpy()).max()
@@ -112,7 +115,7 @@ def test_discrete_members_choose_the_highest_mean_probability(tmp_path: Path) ->
     fast = ppo.act_fn()(obs.view(60, 5))
     assert fast.dtype == torch.int64
     fast = fast.view(3, 20)
-    actors = [ppo.export_member(slot)[0] for slot in range(3)]
+    actors = [actor_of(ppo, slot) for slot in range(3)]
     for slot in range(3):
         policy = FrozenPolicy([actors[slot]])
         assert [policy.act(row.numpy()).tolist() for row in obs[slot]] == [
@@ -126,21 +129,21 @@ def test_discrete_members_choose_the_highest_mean_probability(tmp_path: Path) ->
         probabilities = torch.zeros(4, dtype=torch.float64)
         for actor in actors:
             module = ActorDiscretePPO([32, 32], 5, 4)
-            module.load_state_dict(actor)
+            module.load_state_dict(dict(actor.tensors))
             probabilities += (
                 module.double().net(module.state_norm(row.double())).softmax(-1).detach()
             )
         assert ensemble.act(row.numpy()).tolist() == [float(probabilities.argmax())]
     with pytest.raises(
-        InputError, match="some members choose among actions, and some give numbers"
+        InputError, match="member 1 chooses among actions, but member 0 gives numbers"
     ):
         FrozenPolicy([*make_members(1, actions=4), actors[0]])
 
 
 def test_a_tiny_negative_action_is_zero() -> None:
     member = make_members(1)[0]
-    member["net.4.weight"].zero_()
-    member["net.4.bias"].fill_(-1e-8)
+    member.tensors["net.4.weight"].zero_()
+    member.tensors["net.4.bias"].fill_(-1e-8)
     action = FrozenPolicy([member]).act(np.ones(5, dtype=np.float32))
     assert action.tolist() == [0.0, 0.0]
     assert not np.signbit(action).any()
@@ -159,24 +162,27 @@ def test_saved_members_load_bit_identically_and_equal_members_give_equal_files(
 ) -> None:
     members = make_members(12)
     save_members(tmp_path / "a.safetensors", members)
-    save_members(
-        tmp_path / "b.safetensors", [dict(reversed(list(member.items()))) for member in members]
-    )
+    other = [Member(spec, dict(reversed(list(tensors.items())))) for spec, tensors in members]
+    save_members(tmp_path / "b.safetensors", other)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
     loaded = load_members(tmp_path / "a.safetensors")
     assert len(loaded) == 12
     for ours, theirs in zip(members, loaded, strict=True):
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert ours.spec == theirs.spec
+        assert ours.tensors.keys() == theirs.tensors.keys()
+        assert all(torch.equal(part, theirs.tensors[name]) for name, part in ours.tensors.items())
     obs = np.linspace(-1, 1, 5, dtype=np.float32)
     assert np.array_equal(
         FrozenPolicy(members).act(obs),
         FrozenPolicy(load_members(tmp_path / "a.safetensors")).act(obs),
     )
-    ActorPPO([8, 8], 5, 2).load_state_dict(loaded[0])
+    ActorPPO([8, 8], 5, 2).load_state_dict(dict(loaded[0].tensors))
 
 
 def rewritten(path: Path, **changes: Tensor | None) -> None:
+    """Change tensors of a file; its description stays."""
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
     named = load_file(path)
     for name, tensor in changes.items():
         key = name.replace("__", ".")
@@ -184,22 +190,25 @@ def rewritten(path: Path, **changes: Tensor | None) -> None:
             del named[key]
         else:
             named[key] = tensor
-    save_file(named, path)
+    save_file(named, path, metadata)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"m001__net__2__bias": None}, r"member 1 lacks \['net.2.bias'\]"),
+        (
+            {"m001__net__2__bias": None},
+            r"member 1 is not as it is described: .* lack \['net.2.bias'\]",
+        ),
         (
             {"m001__net__9__bias": torch.zeros(2)},
-            r"member 1 lacks \[\] and has \['net.9.bias'\] too many",
+            r"member 1 .* lack \[\], and \['net.9.bias'\] do not belong",
         ),
         (
             {"m001__net__0__weight": torch.zeros(8, 6)},
-            r"member 1 has net.0.weight of shape \(8, 6\), where \(8, 5\)",
+            r"member 1 .* net.0.weight has the shape \(8, 6\), not \(8, 5\)",
         ),
-        ({"m002__net__4__bias": torch.zeros(3)}, r"member 2 has net.4.bias of shape \(3,\)"),
+        ({"m002__net__4__bias": torch.zeros(3)}, r"member 2 .* net.4.bias has the shape \(3,\)"),
         (
             {"m000__state_std": torch.zeros(5)},
             "member 0 has values in state_std that are not above zero",
@@ -212,6 +221,7 @@ def rewritten(path: Path, **changes: Tensor | None) -> None:
             {"m000__net__0__bias": torch.zeros(8, dtype=torch.float16)},
             "as torch.float16, not float32",
         ),
+        ({"m003__net__0__bias": torch.zeros(8)}, "do not describe its 4 members"),
         ({"m007__net__0__bias": torch.zeros(8)}, r"numbered \[0, 1, 2, 7\]"),
         ({"weights": torch.zeros(8)}, "'weights' is not a member's tensor"),
         ({"m000__action_std_log": torch.zeros(1, 3)}, "action_std_log"),
@@ -223,6 +233,30 @@ def test_malformed_files_are_refused_with_a_sentence(
     path = tmp_path / "members.safetensors"
     save_members(path, make_members())
     rewritten(path, **changes)
+    with pytest.raises(InputError, match=words) as caught:
+        load_members(path)
+    assert "members.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        ("[{}]", "a network's description is not valid"),
+        ("{}", "do not describe its 1 members"),
+        ('["net"]', "description is not valid"),
+        ("[", "is damaged"),
+        (
+            '[{"kind": "QNet", "columns": 5, "actions": 2, "hidden": [8], "norm": true}]',
+            r"has \['norm'\], which this version lacks",
+        ),
+    ],
+)
+def test_files_with_a_wrong_description_are_refused(
+    tmp_path: Path, described: str, words: str
+) -> None:
+    path = tmp_path / "members.safetensors"
+    save_members(path, make_members(1))
+    save_file(load_file(path), path, {METADATA: described})
     with pytest.raises(InputError, match=words) as caught:
         load_members(path)
     assert "members.safetensors" in str(caught.value)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.policy.bank import Bank, architecture_of
-from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
-from sweepd.agents.policy.members import items_of
+from sweepd.agents.policy.bank import Bank
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, actor_of, load_members, save_members
 from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.core.items import ItemGroup, Items
@@ -52,9 +52,10 @@ def program(items: Items = BOARD, **changes: Any) -> PPO:
     ppo, scales = PPO(shape), torch.tensor(items.scales())
     for slot in range(SLOTS):
         ppo.add_member(slot, PPOParams(), slot, 1, torch.zeros(len(scales)), scales)
-        for leaf in ppo.population.weights.items:
-            leaf[[slot, slot + SLOTS]] += 0.1 * slot
-    ppo.population.weights.actor_out.mul_(5.0)  # so that probabilities differ
+        for net in (ppo.population.actor, ppo.population.critic):
+            for name in [name for name in net.weights if name.startswith("items.")]:
+                net.weights[name].detach()[slot] += 0.1 * slot
+    ppo.population.actor.weights["net.4.weight"].detach().mul_(5.0)  # probabilities differ
     return ppo
 
 
@@ -68,8 +69,8 @@ def observations(items: Items = BOARD, rows: int = SLOTS * ROWS) -> Tensor:
     return obs
 
 
-def plain_outputs(items: Items, actor: dict[str, Tensor], obs: Tensor) -> Tensor:
-    own = {name: part.double() for name, part in actor.items()}
+def plain_outputs(items: Items, actor: Member, obs: Tensor) -> Tensor:
+    own = {name: part.double() for name, part in actor.tensors.items()}
     hidden = item_columns(items, own, (obs.double() - own["state_avg"]) / own["state_std"])
     for layer in (0, 2, 4):
         hidden = nn.functional.linear(hidden, own[f"net.{layer}.weight"], own[f"net.{layer}.bias"])
@@ -82,23 +83,19 @@ def test_a_frozen_policy_equals_plain_torch_and_the_program(tmp_path: Path, item
     ppo, obs = program(items), observations(items)
     acts = ppo.act_fn()(obs).view(SLOTS, ROWS)
     for slot in range(SLOTS):
-        actor = ppo.export_member(slot)[0]
+        actor = actor_of(ppo, slot)
         save_members(tmp_path / "policy.safetensors", [actor])
         loaded = load_members(tmp_path / "policy.safetensors")
         policy = FrozenPolicy(loaded)
         assert (policy.state_dim, policy.sizes) == (items.columns, (4,))
         theirs = plain_outputs(items, actor, obs)
-        torch.testing.assert_close(policy._outputs(obs)[0], theirs, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(policy._outputs(obs)[0][0], theirs, rtol=1e-6, atol=1e-6)
         many = policy.act_batch(obs)
         assert torch.equal(many, theirs.argmax(1))
         assert torch.equal(many.view(SLOTS, ROWS)[slot], acts[slot])
         one_by_one = [int(policy.act(row.numpy())[0]) for row in obs[:8]]
         assert one_by_one == many[:8].tolist()
-        known = items_of(loaded[0])
-        assert known is not None
-        assert [group.count for group in known.groups] == [group.count for group in items.groups]
-        assert known.columns == items.columns
-        np.testing.assert_allclose(known.facts, items.facts, rtol=1e-6)
+        assert loaded[0].spec.items == items
 
 
 def test_continuous_actions_and_recurrent_members_read_items() -> None:
@@ -106,13 +103,13 @@ def test_continuous_actions_and_recurrent_members_read_items() -> None:
     numbers = program(if_discrete=False)
     fast = numbers.act_fn()(obs).view(SLOTS, ROWS, -1)
     for slot in range(SLOTS):
-        policy = FrozenPolicy([numbers.export_member(slot)[0]])
+        policy = FrozenPolicy([actor_of(numbers, slot)])
         many = policy.act_batch(obs).view(SLOTS, ROWS, -1)[slot]
         torch.testing.assert_close(many.to(fast.dtype), fast[slot], rtol=0, atol=2e-6)
         first = policy.act(obs.view(SLOTS, ROWS, -1)[slot, 0].numpy())
         assert np.abs(first - many[0].numpy()).max() <= 1.0000001e-6
     recurrent = program(recurrent="gru", bptt=4)
-    act, policies = recurrent.act_fn(), [recurrent.export_member(slot)[0] for slot in range(SLOTS)]
+    act, policies = recurrent.act_fn(), [actor_of(recurrent, slot) for slot in range(SLOTS)]
     frozen = [FrozenPolicy([actor]) for actor in policies]
     for step in range(4):
         seen = obs.roll(step, 0)
@@ -125,8 +122,7 @@ def test_continuous_actions_and_recurrent_members_read_items() -> None:
 def test_a_stacked_actor_plays_as_it_does_alone() -> None:
     ppo, obs = program(), observations().float()
     weights = ppo.acting_weights()
-    plan = architecture_of({name: part[0] for name, part in weights.items()}, "it")
-    assert (plan.state_dim, plan.action_dim) == (BOARD.columns, 4)
+    plan = ppo.actor_spec
     many, rows = Bank(plan, SLOTS, 5, CPU), obs.view(SLOTS, ROWS, -1)
     for place in range(5):
         many.put(place, {name: part.roll(place, 0) for name, part in weights.items()})
@@ -136,13 +132,13 @@ def test_a_stacked_actor_plays_as_it_does_alone() -> None:
         alone.put(0, {name: part.roll(place, 0) for name, part in weights.items()})
         assert torch.equal(alone.outputs(rows, None)[0][:, 0], together[:, place])
     for slot in range(SLOTS):
-        theirs = plain_outputs(BOARD, ppo.export_member(slot)[0], rows[slot])
+        theirs = plain_outputs(BOARD, actor_of(ppo, slot), rows[slot])
         torch.testing.assert_close(together[slot, 0].double(), theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_members_and_champions_with_items_are_opponents() -> None:
     ppo, obs = program(), observations()
-    champion = program().export_member(2)[0]
+    champion = actor_of(program(), 2)
     roster = Roster(
         SLOTS,
         ROWS,
@@ -158,35 +154,28 @@ def test_members_and_champions_with_items_are_opponents() -> None:
     made, _ = roster.act(obs, chosen, roster.begin(uniforms), uniforms)
     own, frozen = ppo.act_fn()(obs), FrozenPolicy([champion]).act_batch(obs)
     assert torch.equal(made, torch.where(chosen == 2, frozen, own))
-    other = {**champion, "items.facts": champion["items.facts"] + 1.0}
-    # Other facts are another architecture: the two are not computed together.
-    assert architecture_of(other, "it") != architecture_of(champion, "it")
+    # With other facts, the two are not computed together.
+    assert champion.spec == ppo.actor_spec
+    assert champion.spec != replace(champion.spec, items=replace(BOARD, facts=()))
 
 
 def test_invalid_items_are_refused_with_a_sentence() -> None:
-    actor = program().export_member(0)[0]
+    actor = actor_of(program(), 0)
+    spec, tensors = actor
     ids = BOARD.id_columns()
-    normaliser = actor["state_std"].clone()
+    normaliser = tensors["state_std"].clone()
     normaliser[ids[1]] = 2.0
-    groups = actor["items.groups"]
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"items.bias": None}, r"lacks \['items\.bias'\]"),
-        ({"items.weight": None}, r"lacks \['items\.weight'\]"),
-        ({"items.groups": None}, r"lacks \['items\.groups'\]"),
-        ({"items.groups": groups.float()}, "items.groups as torch.float32, not int64"),
-        ({"items.groups": groups * 2}, "not numbers of places and flags"),
-        ({"items.groups": groups[0]}, "another form than a table"),
-        ({"items.groups": groups + torch.tensor([50, 0, 0])}, "its items have"),
-        ({"items.groups": groups[:2]}, "where .* fits the rest"),
-        ({"items.facts": actor["items.facts"][:4]}, "not a row for each id"),
-        ({"items.weight": actor["items.weight"].mT.contiguous()}, r"where \(16, 4\) fits"),
-        ({"items.embedding": torch.zeros(300, 16), "items.facts": torch.zeros(300, 2)}, "256 ids"),
+        ({"items.bias": None}, r"lack \['items\.bias'\]"),
+        ({"items.weight": None}, r"lack \['items\.weight'\]"),
+        ({"items.weight": tensors["items.weight"].mT}, r"not \(16, 4\)"),
+        ({"items.embedding": torch.zeros(8, 16)}, r"\(8, 16\), not \(7, 16\)"),
         ({"state_std": normaliser}, "changes the ids of items"),
     ]
     for changes, words in cases:
-        wrong = {name: part for name, part in {**actor, **changes}.items() if part is not None}
+        wrong = {name: part for name, part in {**tensors, **changes}.items() if part is not None}
         with pytest.raises(InputError, match=words):
-            FrozenPolicy([wrong])
+            FrozenPolicy([Member(spec, wrong)])
     obs = observations()[0].float().numpy()
     obs[ids[0]] = 7.0
     for unknown in (7.0, -1.0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from elegantrl.agents.net import (
     ActorDiscretePPO,
     ActorPPO,
     ActorSAC,
+    CriticPPO,
     QNet,
     QNetDuel,
     QNetTwin,
@@ -22,7 +24,9 @@ from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.agents.networks.spec import NetSpec
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, actor_of, load_members, save_members
 from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.toy_env import ChoiceEnv, ImageEnv
 
@@ -42,25 +46,35 @@ def module_of(kind: Any, seed: int = 0, dims: tuple[int, ...] = (8, 6)) -> Any:
     return module
 
 
-def member_of(kind: Any, seed: int = 0, **sizes: Any) -> dict[str, Tensor]:
-    return {
-        name: part.detach().clone()
-        for name, part in module_of(kind, seed, **sizes).state_dict().items()
-    }
+def member_of(
+    kind: Any,
+    seed: int = 0,
+    dims: tuple[int, ...] = (8, 6),
+    further: Mapping[str, Tensor] | None = None,
+    **fields: Any,
+) -> Member:
+    """further: tensors of what the other fields of a description say."""
+    spec = NetSpec(kind=kind.__name__, columns=STATE, actions=ACTIONS, hidden=dims, **fields)
+    own = module_of(kind, seed, dims).state_dict()
+    return Member(spec, {name: part.clone() for name, part in {**own, **(further or {})}.items()})
 
 
-def several(
-    seed: int = 0, dims: tuple[int, ...] = (1, 3), *, chained: bool = True
-) -> dict[str, Tensor]:
+def changed(member: Member, **tensors: Tensor | None) -> Member:
+    """A member with other tensors, by their names with "__" for "."; None: without this one."""
+    given = {name.replace("__", "."): part for name, part in tensors.items()}
+    every = {**member.tensors, **given}
+    return Member(member.spec, {name: part for name, part in every.items() if part is not None})
+
+
+def several(seed: int = 0, dims: tuple[int, ...] = (1, 3), *, chained: bool = True) -> Member:
     """A member that makes two choices."""
-    member = member_of(ActorDiscretePPO, seed)
     generator = torch.Generator().manual_seed(seed)
     chain = (
         {"chain.1.weight": 3.0 * torch.randn(dims[1], dims[0], generator=generator)}
         if chained
         else {}
     )
-    return member | {"action_dims": torch.tensor(dims)} | chain
+    return member_of(ActorDiscretePPO, seed, further=chain, choices=dims, autoregressive=chained)
 
 
 @pytest.mark.parametrize("kind", [*NUMBERS, *VALUES, ActorDiscretePPO])
@@ -93,7 +107,8 @@ def test_value_networks_vote_with_standardised_values(kind: Any) -> None:
     """Members whose rewards were counted in other units have the same vote."""
     modules = [module_of(kind, seed).double() for seed in range(3)]
     members = [member_of(kind, seed) for seed in range(3)]
-    members[1] |= {"value_std": torch.full((1,), 1000.0), "value_avg": torch.full((1,), -7.0)}
+    members[1].tensors["value_std"].fill_(1000.0)
+    members[1].tensors["value_avg"].fill_(-7.0)
     policy = FrozenPolicy(members)
     for row in 2.0 * torch.randn(40, STATE):
         total = torch.zeros(ACTIONS, dtype=torch.float64)
@@ -114,22 +129,17 @@ def test_continuous_actions_are_the_mean_of_members_of_any_kind() -> None:
     )
 
 
-def plain_shares(
-    member: dict[str, Tensor], row: Tensor, chosen: list[int], legal: list[bool]
-) -> list[float]:
+def plain_shares(member: Member, row: Tensor, chosen: list[int], legal: list[bool]) -> list[float]:
     """The definition: softmax of a choice's logits plus the chain's rows, over legal options."""
     module = ActorDiscretePPO([8, 6], STATE, ACTIONS)
-    module.load_state_dict(
-        {name: part for name, part in member.items() if name in module.state_dict()}
-    )
+    tensors, sizes = member.tensors, member.spec.choices
+    module.load_state_dict({name: tensors[name] for name in module.state_dict()})
     logits = module.double().net(module.state_norm(row.double()[None]))[0].tolist()
-    sizes = member["action_dims"].tolist()
     start, size = sum(sizes[: len(chosen)]), sizes[len(chosen)]
     own = logits[start : start + size]
-    if chosen and "chain.1.weight" in member:
-        own = [
-            x + float(member["chain.1.weight"][option, chosen[0]]) for option, x in enumerate(own)
-        ]
+    if chosen and member.spec.autoregressive:
+        added = tensors["chain.1.weight"][:, chosen[0]].tolist()
+        own = [x + more for x, more in zip(own, added, strict=True)]
     weights = [math.exp(x - max(own)) if fine else 0.0 for x, fine in zip(own, legal, strict=True)]
     return [weight / sum(weights) for weight in weights]
 
@@ -178,28 +188,20 @@ def test_images_pass_through_convolutions() -> None:
         torch.full((env.state_dim,), 100.0),
         torch.full((env.state_dim,), 60.0),
     )
-    actor = ppo.export_member(0)[0]
+    actor = actor_of(ppo, 0)
     policy = FrozenPolicy([actor])
     obs = torch.randint(256, (40, env.state_dim), dtype=torch.uint8)
     fast, many = ppo.act_fn()(obs), policy.act_batch(obs)
     torch.testing.assert_close(many.to(fast.dtype), fast, rtol=0, atol=2e-6)
     assert np.abs(policy.act(obs[0].numpy()).reshape(-1) - many[0].numpy()).max() <= 1.0000001e-6
-    for change, words in (
-        ({"conv_strides": torch.tensor([1])}, "not one for each convolution"),
-        ({"image_shape": actor["image_shape"] + 1}, "does not fit|not those of images"),
-        ({"conv.1.bias": torch.zeros(3)}, "conv.1.weight of shape"),
-        ({"conv_strides": torch.tensor([1, 50])}, "fits the rest|larger than"),
-    ):
-        with pytest.raises(InputError, match=words):
-            FrozenPolicy([actor | change])
 
 
 @pytest.mark.parametrize("cell", [torch.nn.GRUCell, torch.nn.LSTMCell])
 @pytest.mark.parametrize("kind", [ActorPPO, ActorDiscretePPO])
 def test_recurrent_members_take_each_call_as_the_next_step(kind: Any, cell: Any) -> None:
-    member, module = member_of(kind, 2), module_of(kind, 2).double()
-    own = cell(6, 6)
-    member |= {f"rnn.{name}": part.detach().clone() for name, part in own.state_dict().items()}
+    module, own = module_of(kind, 2).double(), cell(6, 6)
+    recurrent = {f"rnn.{name}": part for name, part in own.state_dict().items()}
+    member = member_of(kind, 2, further=recurrent, cell=cell.__name__.removesuffix("Cell").lower())
     policy, own = FrozenPolicy([member]), own.double()
     assert policy.recurrent
     steps = torch.randn(7, 3, STATE)
@@ -229,19 +231,6 @@ def test_recurrent_members_take_each_call_as_the_next_step(kind: Any, cell: Any)
                 np.abs(policy.act(states.numpy()) - theirs.detach().numpy().reshape(-1)).max()
                 <= 1.0000001e-6
             )
-    for wrong, words in (
-        ({"rnn.bias_hh": torch.zeros(5)}, r"rnn.bias_hh of shape \(5,\)"),
-        ({"rnn.weight_hh": torch.zeros(3, 6)}, "rnn.weight_hh of shape"),
-    ):
-        with pytest.raises(InputError, match=words):
-            FrozenPolicy([member | wrong])
-    with pytest.raises(InputError, match=r"too many"):
-        FrozenPolicy(
-            [
-                member_of(ActorSAC)
-                | {name: member[name] for name in member if name.startswith("rnn.")}
-            ]
-        )
 
 
 @pytest.mark.parametrize("recurrent", ["gru", "lstm"])
@@ -249,7 +238,7 @@ def test_exported_recurrent_members_act_like_the_program(recurrent: str) -> None
     env = ChoiceEnv(1, 3)
     ppo = PPO(Shape.for_env(env, net_width=16, horizon=4, minibatch=4, recurrent=recurrent, bptt=4))
     ppo.add_member(0, PPOParams(), 1, 1, env.state_avg, env.state_std)
-    policy, act = FrozenPolicy([ppo.export_member(0)[0]]), ppo.act_fn()
+    policy, act = FrozenPolicy([actor_of(ppo, 0)]), ppo.act_fn()
     for at in range(6):
         obs, ended = 9.0 * torch.randn(3, env.state_dim), torch.tensor([False, at == 2, False])
         assert torch.equal(policy.act_batch(obs), act(obs))
@@ -257,39 +246,30 @@ def test_exported_recurrent_members_act_like_the_program(recurrent: str) -> None
         act.done(ended)
 
 
-def without(member: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    return {key: part for key, part in member.items() if key != name}
-
-
 @pytest.mark.parametrize(
     ("member", "words"),
     [
-        (without(member_of(ActorSAC), "net_a.0.bias"), r"lacks \['net_a.0.bias'\]"),
+        (changed(member_of(ActorSAC), net_a__0__bias=None), r"lack \['net_a.0.bias'\]"),
         (
-            member_of(ActorSAC)
-            | {"net_a.0.weight": torch.zeros(7, 6), "net_a.0.bias": torch.zeros(7)},
-            "odd number",
+            changed(member_of(QNetTwinDuel), net_adv2__0__weight=None),
+            r"lack \['net_adv2.0.weight'\]",
         ),
-        (without(member_of(QNetTwinDuel), "net_adv2.0.weight"), r"lacks \['net_adv2.0.weight'\]"),
         (
-            member_of(QNetTwinDuel) | {"net_val2.0.weight": torch.zeros(3, 6)},
-            r"\(3, 6\), where \(4, 6\) fits",
+            changed(member_of(QNetTwinDuel), net_val2__0__weight=torch.zeros(3, 6)),
+            r"net_val2.0.weight has the shape \(3, 6\), not \(4, 6\)",
         ),
-        (member_of(QNetDuel) | {"value_std": torch.zeros(2)}, r"value_std of shape \(2,\)"),
-        (without(member_of(QNet), "value_std"), r"lacks \['value_std'\]"),
+        (changed(member_of(QNetDuel), value_std=torch.zeros(2)), r"value_std has the shape \(2,\)"),
+        (changed(member_of(QNet), value_std=None), r"lack \['value_std'\]"),
+        (changed(several(), chain__1__weight=torch.zeros(3, 2)), r"\(3, 2\), not \(3, 1\)"),
+        (changed(several(), chain__2__weight=torch.zeros(3, 2)), r"\['chain.2.weight'\] do not"),
         (
-            several() | {"action_dims": torch.tensor([1.0, 3.0])},
-            "action_dims as torch.float32, not int64",
+            changed(member_of(ActorPPO), net__0__weight=torch.zeros(8, 5).double()),
+            "net.0.weight as torch.float64, not float32",
         ),
-        (several(dims=(2, 1)), "which are not sizes of choices that sum to the 4 outputs"),
-        (
-            several() | {"chain.1.weight": torch.zeros(3, 2)},
-            r"chain.1.weight of shape \(3, 2\), where \(3, 1\) fits",
-        ),
-        (several() | {"chain.2.weight": torch.zeros(3, 2)}, r"\['chain.2.weight'\] too many"),
+        (member_of(CriticPPO), "is a CriticPPO, which does not act"),
     ],
 )
-def test_invalid_members_are_refused_with_a_sentence(member: dict[str, Tensor], words: str) -> None:
+def test_invalid_members_are_refused_with_a_sentence(member: Member, words: str) -> None:
     with pytest.raises(InputError, match=words):
         FrozenPolicy([member])
 
@@ -299,9 +279,9 @@ def test_members_of_different_actions_or_sizes_are_refused(tmp_path: Path) -> No
         InputError, match=r"member 1 makes choices of \(2, 2\), but member 0 of \(1, 3\)"
     ):
         save_members(tmp_path / "x", [several(), several(dims=(2, 2))])
-    with pytest.raises(InputError, match="some members choose among actions"):
+    with pytest.raises(InputError, match="member 1 gives numbers, but member 0 chooses among"):
         FrozenPolicy([member_of(QNet), member_of(ActorSAC)])
     save_members(tmp_path / "mixed.safetensors", [several(), several(1, chained=False)])
-    assert load_members(tmp_path / "mixed.safetensors")[0]["action_dims"].tolist() == [1, 3]
+    assert load_members(tmp_path / "mixed.safetensors")[0].spec.choices == (1, 3)
     with pytest.raises(RunError, match=r"\(rows, 5\), and got \(3, 4\)"):
         FrozenPolicy([member_of(QNet)]).act_batch(torch.zeros(3, 4))

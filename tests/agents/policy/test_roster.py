@@ -15,8 +15,9 @@ from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.algorithms.sac import SAC
 from sweepd.agents.engine.program import Program
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.policy.bank import Bank, architecture_of
+from sweepd.agents.policy.bank import Bank
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, actor_of
 from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.games.curriculum import LEARNERS
@@ -105,7 +106,7 @@ def test_the_stacked_forward_is_each_policy_alone(kind: str) -> None:
     # The program's own forward pass, to rounding: native kernels may compute it.
     torch.testing.assert_close(made, program.act_fn()(obs))
     # Five places per member, each with another member's actor, against one place in a bank.
-    plan = architecture_of({name: part[0] for name, part in weights.items()}, "it")
+    plan = program.actor_spec
     many = Bank(plan, 4, 5, torch.device("cpu"))
     for place in range(5):
         many.put(place, {name: part.roll(place, 0) for name, part in weights.items()})
@@ -141,10 +142,14 @@ def test_recurrent_members_remember_as_they_do_themselves(cell: str) -> None:
 def test_champions_act_as_their_frozen_policies(kind: str) -> None:
     """Of any width and kind, in one bank with the members or in their own."""
     others = {"same": program_of(kind, seed=50), "wide": program_of(kind, seed=60, net_width=40)}
-    actors = {name: program.export_member(1)[0] for name, program in others.items()}
-    actors["other"] = program_of(
-        {"ppo": "sac", "sac": "ppo", "d3qn": "ppo choices", "ppo choices": "d3qn"}[kind], seed=70
-    ).export_member(0)[0]
+    actors = {name: actor_of(program, 1) for name, program in others.items()}
+    actors["other"] = actor_of(
+        program_of(
+            {"ppo": "sac", "sac": "ppo", "d3qn": "ppo choices", "ppo choices": "d3qn"}[kind],
+            seed=70,
+        ),
+        0,
+    )
     champions = {name: Champion(actor) for name, actor in actors.items()}
     champions["wide"] = Champion(FrozenPolicy([actors["wide"]]))
     program = program_of(kind)
@@ -162,15 +167,16 @@ def test_champions_act_as_their_frozen_policies(kind: str) -> None:
 
 
 def test_champions_that_do_not_fit_are_refused() -> None:
-    actor = program_of("ppo").export_member(0)[0]
+    actor = actor_of(program_of("ppo"), 0)
     with pytest.raises(InputError, match="opponent c maps 5 observations to 3 numbers, and this"):
         Roster(2, GAMES, replace(spec_of("ppo"), state_dim=7), champions={"c": Champion(actor)})
     with pytest.raises(InputError, match="one of 3 actions"):
         Roster(2, GAMES, spec_of("ppo choices"), champions={"c": Champion(actor)})
     with pytest.raises(InputError, match="opponent c has 2 members"):
         Roster(2, GAMES, spec_of("ppo"), champions={"c": Champion(FrozenPolicy([actor, actor]))})
-    broken = {name: part for name, part in actor.items() if name != "net.0.bias"}
-    with pytest.raises(InputError, match="opponent c: member 0 lacks"):
+    tensors = {name: part for name, part in actor.tensors.items() if name != "net.0.bias"}
+    broken = Member(actor.spec, tensors)
+    with pytest.raises(InputError, match="opponent c: member 0 is not as it is described"):
         Roster(2, GAMES, spec_of("ppo"), champions={"c": Champion(broken)})
 
 
@@ -185,7 +191,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(RuntimeError, match="after the first"):
         play(roster, torch.zeros(4, dtype=torch.int64))
     shape = Shape(state_dim=COLUMNS, action_dim=ACTIONS, algorithm="heuristic", slots=4)
-    with pytest.raises(InputError, match="a member cannot be an opponent: it is not a network"):
+    with pytest.raises(InputError, match="does not know what the actors of heuristic are"):
         roster.begin_rollout(Heuristics(shape))
 
 
@@ -194,7 +200,7 @@ def test_the_ring_holds_the_latest_snapshots() -> None:
     roster = Roster(2, GAMES, spec_of("ppo"), learners=["past"], past_interval=2, past_size=3)
     seen = advance(program, roster, 11)
     # Taken before the rollouts 2, 4, 6, 8 and 10; the two oldest are gone.
-    plan = roster._lanes[0].bank.architecture
+    plan = roster._lanes[0].bank.spec
     for member in range(2):
         kept = roster.get_member(member)
         assert kept["past_counters"].tolist() == [5, 10]
@@ -389,7 +395,7 @@ def test_a_new_member_does_not_meet_the_past_of_the_one_before_it() -> None:
     assert roster.get_member(1)["past_counters"].tolist() == [3, 3]
 
 
-def test_past_selves_of_another_architecture_are_refused() -> None:
+def test_past_selves_of_other_networks_are_refused() -> None:
     program, wide = program_of("ppo", members=2), program_of("ppo", members=2, net_width=24)
     rosters = [
         Roster(2, GAMES, spec_of("ppo"), learners=["past"], past_interval=1, past_size=3)
@@ -398,7 +404,7 @@ def test_past_selves_of_another_architecture_are_refused() -> None:
     advance(program, rosters[0], 3)
     advance(wide, rosters[1], 3)
     rosters[1].set_member(0, rosters[0].get_member(0))
-    with pytest.raises(InputError, match="another architecture"):
+    with pytest.raises(InputError, match="they are other networks"):
         rosters[1].begin_rollout(wide)
     short = Roster(2, GAMES, spec_of("ppo"), learners=["past"], past_interval=1, past_size=1)
     with pytest.raises(InputError, match="does not fit the size 1"):

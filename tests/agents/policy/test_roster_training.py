@@ -13,6 +13,7 @@ from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.algorithms.sac import SAC, SACParams
 from sweepd.agents.engine.program import Program
 from sweepd.agents.networks.shape import Shape
+from sweepd.agents.policy.members import Member, actor_of
 from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.testing.host_sync import NoHostSync
 from tests.agents.duel import DUEL_PARAMS, Chaser, ChoiceDuel, Duel
@@ -76,13 +77,12 @@ def _shape(kind: str, env: Duel) -> Shape:
     return Shape.for_env(env, algorithm=algorithm, **sizes)
 
 
-def _champion(kind: str) -> dict[str, Tensor]:
-    """An actor of the members' architecture."""
+def _champion(kind: str) -> Member:
+    """An actor of the members' description."""
     algorithm, params, game = ALGORITHMS[kind]
     program = algorithm(_shape(kind, game([DUEL_PARAMS] * 2, 2 * GAMES)))
     program.add_member(0, params(), 7, 1, torch.zeros(3), torch.ones(3))
-    actor: dict[str, Tensor] = program.export_member(0)[0]
-    return actor
+    return actor_of(program, 0)
 
 
 def state_of(program: Program, env: Duel, slot: int) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.policy.bank import architecture_of
+from sweepd.agents.networks.spec import SECOND_SEAT, NetSpec
 from sweepd.agents.policy.duels import FrozenEntrant
 from sweepd.agents.policy.exact import nash_conv, plans
-from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
-from sweepd.agents.policy.members import Member, seats_of
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, actor_of, load_members, save_members
 from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
@@ -41,7 +42,7 @@ def program(env: TensorGame, **changes: Any) -> PPO:
     )
     for slot in range(env.num_members):
         ppo.add_member(slot, PPOParams(), slot, 9, torch.zeros(env.state_dim), std)
-    ppo.population.weights.actor_out.mul_(20.0)
+    ppo.population.actor.weights["net.4.weight"].detach().mul_(20.0)
     return ppo
 
 
@@ -59,7 +60,7 @@ def test_a_bundle_acts_as_in_training(tmp_path: Path, kind: str) -> None:
     ppo.train(env, 1)
     policies = []
     for slot in range(2):
-        save_members(tmp_path / "one.safetensors", [ppo.export_member(slot)[0]])
+        save_members(tmp_path / "one.safetensors", [actor_of(ppo, slot)])
         policies.append(FrozenPolicy(load_members(tmp_path / "one.safetensors")))
     act, seats, differing = ppo.act_fn(), set(), 0
     for _ in range(30):
@@ -92,8 +93,7 @@ def test_opponents_choose_as_their_policies_alone(sampled: bool) -> None:
     ppo = program(env, minibatch=20)
     others = program(nim(3)), program(nim(3), policies="shared")
     champions = {
-        name: {key: part.clone() for key, part in other.export_member(2)[0].items()}
-        for name, other in zip(("per seat", "shared"), others, strict=True)
+        name: actor_of(other, 2) for name, other in zip(("per seat", "shared"), others, strict=True)
     }
     roster = Roster(
         2,
@@ -111,7 +111,7 @@ def test_opponents_choose_as_their_policies_alone(sampled: bool) -> None:
     chosen, uniforms = torch.arange(80) % len(roster.names), torch.rand(80, 2, dtype=torch.float64)
     made, _ = roster.act(seen, chosen, roster.begin(uniforms), uniforms, env.action_mask)
     for member in range(2):
-        own = ppo.export_member(member)[0]
+        own = actor_of(ppo, member)
         for name, policy in {"self": own, "past": own, **champions}.items():
             frozen = FrozenPolicy([policy])
             wanted = (
@@ -121,8 +121,7 @@ def test_opponents_choose_as_their_policies_alone(sampled: bool) -> None:
             )
             rows = (chosen == roster.names.index(name)) & (torch.arange(80) // 40 == member)
             assert torch.equal(made[rows], wanted[rows]), name
-    kinds = {name: architecture_of(own, name) for name, own in champions.items()}
-    assert (kinds["per seat"].seat_column, kinds["shared"].seat_column) == (4, None)
+    assert [own.spec.seat_column for own in champions.values()] == [4, None]
 
 
 def trained(members: int, seeds: dict[int, int], rollouts: int) -> tuple[Nim, PPO]:
@@ -157,10 +156,11 @@ def test_a_member_is_the_same_against_itself_in_any_slot_and_resumed() -> None:
     assert_same(alone[1].get_member(0), ppo.get_member(2))
 
 
-def joined(first: Member, second: Member, column: int = 1) -> dict[str, Tensor]:
+def joined(first: Member, second: Member, column: int = 1) -> Member:
     """One member that plays as `first` at the first seat and as `second` at the other."""
-    own = {f"seat1.{name}": part for name, part in second.items() if "state" not in name}
-    return {**first, **own, "seat_column": torch.tensor([column])}
+    weights = {name: part for name, part in second.tensors.items() if "state" not in name}
+    own = {SECOND_SEAT + name: part for name, part in weights.items()}
+    return Member(replace(first.spec, seat_column=column), {**first.tensors, **own})
 
 
 def test_exact_values_are_those_of_the_policies_of_both_seats() -> None:
@@ -181,23 +181,17 @@ def test_exact_values_are_those_of_the_policies_of_both_seats() -> None:
 
 
 def test_invalid_members_are_refused_with_a_sentence() -> None:
-    whole = program(nim()).export_member(0)[0]
-    assert [len(policy) for policy in seats_of(whole)] == [9, 9]
-    wide = program(nim(), net_width=8).export_member(0)[0]
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"seat1.net.2.bias": None}, r"lacks \['net\.2\.bias'\] .* in the second seat's policy"),
-        ({"seat_column": None}, r"has .*'seat1\.net\.0\.bias'.* too many"),
-        ({"seat_column": torch.tensor([6])}, "seat_column 6, which no observation has"),
-        ({"seat_column": torch.tensor(4)}, r"seat_column of shape \(\)"),
-        ({"seat_column": torch.tensor([4.0])}, "not .1,. int64"),
-        ({"seat1.state_avg": torch.zeros(6)}, r"has \['state_avg'\] of its own in the second"),
-        ({"seat1.net.0.bias": torch.full((16,), torch.nan)}, "not finite in the second"),
-        (
-            {name: part for name, part in wide.items() if name.startswith("seat1.")},
-            "policies of different sizes",
-        ),
+    spec, tensors = actor_of(program(nim()), 0)
+    assert sum(name.startswith(SECOND_SEAT) for name in tensors) == 6
+    moved = {"state_avg": torch.ones(6)}
+    cases: list[tuple[NetSpec, dict[str, Any], str]] = [
+        (spec, {"seat1.net.2.bias": None}, r"lack \['seat1\.net\.2\.bias'\]"),
+        (replace(spec, seat_column=None), {}, r"and \['seat1\.net\.0\.bias'.* do not belong"),
+        (spec, {"seat1.net.0.bias": torch.full((16,), torch.nan)}, "seat1.* not finite"),
+        (spec, moved, "a normaliser that changes .* the column of the seat"),
+        (replace(spec, cell="gru"), {}, "a policy for each seat, and is recurrent"),
     ]
-    for changes, words in cases:
-        wrong = {name: part for name, part in {**whole, **changes}.items() if part is not None}
+    for wrong, changes, words in cases:
+        given = {name: part for name, part in {**tensors, **changes}.items() if part is not None}
         with pytest.raises(InputError, match=words):
-            FrozenPolicy([wrong])
+            FrozenPolicy([Member(wrong, given)])

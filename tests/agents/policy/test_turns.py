@@ -13,6 +13,7 @@ from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.duels import FrozenEntrant, play_duels
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import actor_of
 from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.core.seeds import derive_seed
@@ -52,7 +53,7 @@ def test_opponents_choose_as_their_policies_alone(autoregressive: bool, sampled:
     """Against `FrozenPolicy`, which computes in float64 from the exported weights."""
     ppo = program(autoregressive=autoregressive)
     other = program(members=3, autoregressive=autoregressive)
-    champion = {name: part.clone() for name, part in other.export_member(2)[0].items()}
+    champion = actor_of(other, 2)
     roster = Roster(
         2,
         40,
@@ -76,7 +77,7 @@ def test_opponents_choose_as_their_policies_alone(autoregressive: bool, sampled:
     different = 0
     for member in range(2):
         rows = slice(40 * member, 40 * (member + 1))
-        policies = {"champion": champion, "self": ppo.export_member(member)[0]}
+        policies = {"champion": champion, "self": actor_of(ppo, member)}
         policies["past"] = policies["self"]
 
         def legal(given: Tensor, rows: slice = rows) -> Tensor:
@@ -99,13 +100,13 @@ def test_opponents_choose_as_their_policies_alone(autoregressive: bool, sampled:
 
 def test_opponents_that_do_not_fit_are_refused() -> None:
     ppo = program()
-    actor = ppo.export_member(0)[0]
+    actor = actor_of(ppo, 0)
     with pytest.raises(InputError, match=r"6 observations to choices of \[3, 3\], and this game"):
         Roster(2, GAMES, replace(SPACES, action_dims=()), champions={"c": Champion(actor)})
     single = PPO(Shape(state_dim=6, action_dim=6, if_discrete=True, slots=2, masked=True))
     single.add_member(0, PPOParams(), 0, 9, torch.ones(6), torch.ones(6))
     with pytest.raises(InputError, match="maps 6 observations to one of 6 actions, and this game"):
-        Roster(2, GAMES, SPACES, champions={"c": Champion(single.export_member(0)[0])})
+        Roster(2, GAMES, SPACES, champions={"c": Champion(actor_of(single, 0))})
 
 
 def trained(members: int, seeds: dict[int, int], rollouts: int) -> tuple[Nim, PPO]:
@@ -190,8 +191,8 @@ def test_pairs_equal_a_plain_loop() -> None:
 def test_leagues_of_policies_and_random_play() -> None:
     ppo = program()
     players = [
-        FrozenEntrant("drawn", FrozenPolicy([ppo.export_member(0)[0]]), sampled=True),
-        FrozenEntrant("best", FrozenPolicy([ppo.export_member(1)[0]])),
+        FrozenEntrant("drawn", FrozenPolicy([actor_of(ppo, 0)]), sampled=True),
+        FrozenEntrant("best", FrozenPolicy([actor_of(ppo, 1)])),
         RandomEntrant(),
     ]
     duels = play_duels(NIM, NoParams(), players, 20, seed=3)
@@ -225,7 +226,7 @@ def test_recurrent_policies_cannot_play_in_turns() -> None:
     fields = {"net_width": 16, "horizon": 16, "minibatch": 32}
     ppo = PPO(Shape.for_env(env, **fields, recurrent="gru"))
     ppo.add_member(0, PPOParams(), 0, 9, torch.ones(6), torch.ones(6))
-    player = FrozenEntrant("gru", FrozenPolicy([ppo.export_member(0)[0]]))
+    player = FrozenEntrant("gru", FrozenPolicy([actor_of(ppo, 0)]))
     with pytest.raises(
         InputError, match="gru is recurrent, and recurrent policies cannot play Nim"
     ):

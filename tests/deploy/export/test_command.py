@@ -17,6 +17,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import sweepd
+from sweepd.agents.policy.members import Member
 from sweepd.commands import build_app
 from sweepd.deploy.export.command import Format
 from sweepd.envs.support.errors import InputError
@@ -164,7 +165,7 @@ def test_a_policy_that_is_played_sampled_is_exported_with_a_word(
     assert "the most probable ones" in export("short#0", "--to", "torch", *where).stderr
 
 
-def recurrent(push: Any) -> dict[str, torch.Tensor]:
+def recurrent(push: Any) -> Member:
     """A member with a cell before its last layer."""
     generator = torch.Generator().manual_seed(len(push))
     sizes = {"net.0": (4, 4), "net.2": (2, 4)}
@@ -175,7 +176,7 @@ def recurrent(push: Any) -> dict[str, torch.Tensor]:
     for part in ("ih", "hh"):
         member[f"rnn.weight_{part}"] = torch.randn(12, 4, generator=generator)
         member[f"rnn.bias_{part}"] = torch.zeros(12)
-    return member
+    return Member.of_tensors(member)
 
 
 @pytest.mark.slow

@@ -14,11 +14,12 @@ import torch
 from elegantrl.agents.net import ActorDiscretePPO, ActorPPO, ActorSAC, QNetTwinDuel
 from gymnasium import spaces
 from safetensors.torch import load_file
-from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
+from sweepd.agents.networks.activation import ACTIVATIONS, RELU
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, actor_of
 from sweepd.deploy.api.policy import Policy
 from sweepd.deploy.export import network
 from sweepd.deploy.export.network import Acting, write_onnx, write_torch
@@ -32,12 +33,12 @@ from tests.deploy.games.players import spec
 WIDE = spaces.Box(np.float32([-2.0, 0.0]), np.float32([2.0, 10.0]))
 
 
-def image_member() -> dict[str, Tensor]:
+def image_member() -> Member:
     env = ImageEnv(2, 4)
     shape = Shape.for_env(env, horizon=8, minibatch=16, net_width=8, net_depth=1)
     program = PPO(shape)
     program.add_member(0, PPOParams(), 3, 9, torch.zeros(env.state_dim), torch.ones(env.state_dim))
-    return dict(program.export_member(0)[0])
+    return actor_of(program, 0)
 
 
 def codec(actions: spaces.Space[Any]) -> SpaceCodec:
@@ -66,13 +67,10 @@ MAKERS: dict[str, Callable[[], Acting]] = {
 }
 
 
-def activated_members() -> list[dict[str, Tensor]]:
+def activated_members() -> list[Member]:
     """Members of different activations, one with clipped observations."""
-    clipped = member_of(ActorPPO) | {"state_clip": torch.tensor([1.5])}
-    return [
-        clipped,
-        *(member_of(ActorPPO, at) | {"activation": torch.tensor([at])} for at in (1, 2, 3)),
-    ]
+    activated = [member_of(ActorPPO, activation=kind) for kind in ACTIVATIONS if kind != RELU]
+    return [member_of(ActorPPO, clip=1.5), *activated]
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -83,7 +81,7 @@ def test_a_program_of_torch_acts_like_the_policy(kind: str, tmp_path: Path) -> N
     network.check(module, lambda inputs: act(*map(torch.from_numpy, inputs.values())).numpy(), kind)
     found = load_file(weights)
     prefix = "" if len(module.policy.members) == 1 else "m000."
-    for name, tensor in module.policy.members[0].items():
+    for name, tensor in module.policy.members[0].tensors.items():
         assert torch.equal(found[prefix + name], tensor)
 
 
@@ -137,7 +135,7 @@ def test_a_file_that_acts_differently_is_not_written(
         pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     module = Acting(FrozenPolicy(make_members(1)), None, masked=False)
     other = make_members(1)[0]
-    other["net.4.bias"] = other["net.4.bias"] + 1e-4
+    other.tensors["net.4.bias"].add_(1e-4)
     traced = network._traced
     monkeypatch.setattr(
         network, "_traced", lambda _: traced(Acting(FrozenPolicy([other]), None, masked=False))
@@ -147,7 +145,7 @@ def test_a_file_that_acts_differently_is_not_written(
     assert not list(tmp_path.iterdir())
 
 
-def policy_of(environment: str, *members: dict[str, Tensor], **changes: Any) -> Policy:
+def policy_of(environment: str, *members: Member, **changes: Any) -> Policy:
     """A policy of a study on a game; of the environment only the spaces are looked up."""
     frozen = tuple(FrozenPolicy([member]) for member in members)
     own = spec(environment=environment, env={}, **changes)

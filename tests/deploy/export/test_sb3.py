@@ -76,11 +76,11 @@ def test_weights_in_the_exported_network_give_the_same_means(
     pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
     import torch
 
-    from sweepd.agents.networks.activation import activation_tensor
     from sweepd.agents.policy.frozen import FrozenPolicy
     from tests.deploy.builders import HIDDEN, random_actor
 
-    member = random_actor(3, 1, 5) | activation_tensor(activation)
+    actor = random_actor(3, 1, 5, activation=activation)
+    member = actor.tensors
     changes = {"net_width": HIDDEN[0], "net_depth": len(HIDDEN), "activation": activation}
     source = source_of(environment="gym:Pendulum-v1", num_envs=1, minibatch=64, **changes)
     script = made(source, tmp_path)
@@ -98,7 +98,7 @@ def test_weights_in_the_exported_network_give_the_same_means(
     seen = (torch.from_numpy(obs) - member["state_avg"]) / member["state_std"]
     mean = policy.get_distribution(seen).distribution.mean
     # Ours is the tanh of the mean, theirs the mean itself.
-    ours = FrozenPolicy([member]).act_batch(obs)
+    ours = FrozenPolicy([actor]).act_batch(obs)
     np.testing.assert_allclose(mean.tanh().detach().numpy(), ours, atol=2e-6)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import optuna
 import torch
 from optuna.trial import FrozenTrial, create_trial
-from torch import Tensor
 
-from sweepd.agents.policy.frozen import save_members
+from sweepd.agents.policy.members import Member, save_members
 from sweepd.deploy.games.candidates import GameStudy
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.games.cartpole import CartPoleParams
@@ -27,15 +26,17 @@ SLOT = "cartpole-max_steps_60"
 GOOD, WEAK, BAD = (0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, -1.0, -1.0)
 
 
-def player(push: Sequence[float]) -> dict[str, Tensor]:
+def player(push: Sequence[float]) -> Member:
     """A member that pushes to the right if the weighted sum of its observation is above 0."""
     weights = torch.tensor([[0.0] * 4, list(push)])
-    return {
-        "net.0.weight": weights,
-        "net.0.bias": torch.zeros(2),
-        "state_avg": torch.zeros(4),
-        "state_std": torch.ones(4),
-    }
+    return Member.of_tensors(
+        {
+            "net.0.weight": weights,
+            "net.0.bias": torch.zeros(2),
+            "state_avg": torch.zeros(4),
+            "state_std": torch.ones(4),
+        }
+    )
 
 
 def spec(**changes: Any) -> GameSpec:
@@ -63,7 +64,7 @@ def attributes(
     number: int,
     players: Sequence[Any],
     scores: Sequence[float],
-    make: Callable[[Any], dict[str, Tensor]] = player,
+    make: Callable[[Any], Member] = player,
 ) -> dict[str, Any]:
     """Attributes of a complete trial; its file of weights is written."""
     path = folder / f"trial-{number:05d}" / "members.safetensors"
@@ -86,7 +87,7 @@ def attributes(
 def study_of(
     folder: Path,
     *trials: Sequence[Any],
-    make: Callable[[Any], dict[str, Tensor]] = player,
+    make: Callable[[Any], Member] = player,
     further: Sequence[Sequence[float]] = (),
     **changes: Any,
 ) -> GameStudy:

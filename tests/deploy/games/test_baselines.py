@@ -16,6 +16,7 @@ from torch import Tensor
 
 import sweepd.deploy.games.panel
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member
 from sweepd.deploy.games.baselines import FIRST_ACTION, OwnBaseline, load_baselines
 from sweepd.deploy.games.duel_panel import DuelGames
 from sweepd.deploy.games.gate import GameGate
@@ -82,16 +83,18 @@ def last(observation: Any) -> int:
     return 1
 
 
-def actor(weights: tuple[float, float]) -> dict[str, Tensor]:
+def actor(weights: tuple[float, float]) -> Member:
     """A player whose action is 2 * tanh(weight * sign + bias)."""
     weight, bias = weights
-    return {
-        "net.0.weight": torch.tensor([[weight]]),
-        "net.0.bias": torch.tensor([bias]),
-        "action_std_log": torch.zeros(1, 1),
-        "state_avg": torch.zeros(1),
-        "state_std": torch.ones(1),
-    }
+    return Member.of_tensors(
+        {
+            "net.0.weight": torch.tensor([[weight]]),
+            "net.0.bias": torch.tensor([bias]),
+            "action_std_log": torch.zeros(1, 1),
+            "state_avg": torch.zeros(1),
+            "state_std": torch.ones(1),
+        }
+    )
 
 
 FEEBLE, ALIKE = (0.01, 0.3), (0.0, 0.5)  # a little worse than doing nothing; the same always

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from sweepd.agents.policy.members import Member
 from sweepd.commands import build_app
 from sweepd.deploy.games.candidates import GamePromotion, GameStudy, build_bundle, read_candidate
 from sweepd.deploy.games.duel_panel import CANDIDATE, DuelPanel, compare_duel, points_interval
@@ -245,7 +246,7 @@ def test_values_cannot_be_promoted_with_sampled_play(tmp_path: Path, registry: R
     found = study_of(
         tmp_path,
         [GOOD],
-        make=lambda own: chooser(*own) | values,
+        make=lambda own: Member.of_tensors({**chooser(*own).tensors, **values}),
         environment=SHOWDOWN,
         env={},
         objective="points",

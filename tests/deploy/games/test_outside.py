@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import actor_of
 from sweepd.agents.policy.outside import SpacePolicy
 from sweepd.deploy.games.candidates import build_bundle, read_candidate
 from sweepd.deploy.games.player import Network
@@ -86,10 +87,10 @@ def player(make: Any, **shape: Any) -> tuple[ExternalVecEnv, FrozenPolicy, Space
     program.add_member(
         0, PPOParams(), 5, 8, torch.zeros(env.state_dim), torch.full((env.state_dim,), scale)
     )
-    actor = program.export_member(0)[0]
+    actor = actor_of(program, 0)
     # The last layer of new actors is close to zero: without this, all would act alike.
-    last = max(name for name in actor if name.startswith("net.") and name.endswith("weight"))
-    actor[last] = actor[last] * 300.0
+    [head] = actor.spec.heads
+    actor.tensors[f"{head}.weight"].mul_(300.0)
     policy = FrozenPolicy([actor])
     return env, policy, SpacePolicy(policy, SpaceCodec.of(env._what), "ppo")
 

@@ -16,6 +16,7 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
+from sweepd.agents.policy.members import Member
 from sweepd.commands import build_app
 from sweepd.deploy.games import person
 from sweepd.deploy.games.bundle import GameBundle, game_bundle
@@ -192,13 +193,15 @@ def test_a_person_plays_against_a_champion(bundle: Path) -> None:
 def duelist(folder: Path) -> GameBundle:
     """A player of the card duel that takes the first legal options."""
     sizes = (11, 10, 10)
-    weights = {
-        "net.0.weight": torch.zeros(sum(sizes), 200),
-        "net.0.bias": torch.zeros(sum(sizes)),
-        "action_dims": torch.tensor(sizes),
-        "state_avg": torch.zeros(200),
-        "state_std": torch.ones(200),
-    }
+    weights = Member.of_tensors(
+        {
+            "net.0.weight": torch.zeros(sum(sizes), 200),
+            "net.0.bias": torch.zeros(sum(sizes)),
+            "action_dims": torch.tensor(sizes),
+            "state_avg": torch.zeros(200),
+            "state_std": torch.ones(200),
+        }
+    )
     found = study_of(
         folder, [()], make=lambda _: weights, environment="card-duel", env={}, objective="points"
     )

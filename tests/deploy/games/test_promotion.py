@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import sweepd.deploy.games.gate
+from sweepd.agents.policy.members import chosen_members, read_members
 from sweepd.deploy.games.bundle import GameBundle, game_key
 from sweepd.deploy.games.candidates import GamePromotion, GameStudy, build_bundle, read_candidate
 from sweepd.deploy.games.gate import GameGate
@@ -30,7 +31,7 @@ from sweepd.deploy.games.panel import (
     panel_seed,
     share_interval,
 )
-from sweepd.deploy.games.player import HeuristicPlayer, file_of, read_player, split_members
+from sweepd.deploy.games.player import HeuristicPlayer, read_player
 from sweepd.deploy.games.rules import DEFAULT_RULES, PANEL, GameEvidence, shown
 from sweepd.deploy.games.verify import verify_game_bundle
 from sweepd.deploy.gates import bundle_types, load_bundle
@@ -42,7 +43,6 @@ from sweepd.deploy.registry.bundle_files import (
     canonical_json,
     new_bundle,
     read_bundle,
-    read_members,
     sha256,
     write_bundle,
 )
@@ -82,8 +82,8 @@ def test_a_bundle_holds_the_best_member_alone_and_loads_as_it_was_written(tmp_pa
     study.complete[0].user_attrs["sweepd:seed_scores"] = [20.0, 50.0]
     bundle = build_bundle(read_candidate(study.complete[0], study), study, gate={})
     assert (bundle.origin.member, bundle.origin.members, bundle.origin.score) == (1, 2, 50.0)
-    (held,) = read_members(bundle.files[MEMBERS_FILE])
-    assert held["net.0.weight"].equal(player(WEAK)["net.0.weight"])
+    (held,) = read_members(bundle.files[MEMBERS_FILE], "it")
+    assert held.tensors["net.0.weight"].equal(player(WEAK).tensors["net.0.weight"])
     path = write_bundle(bundle, tmp_path / "bundles")
     assert load_bundle(path, expected=bundle.hash) == bundle
 
@@ -322,7 +322,7 @@ def test_heuristic_players_play_bucket_brigade_and_nothing_else() -> None:
         f"m{index:03d}.theta": torch.full((4,), 0.5 * index, dtype=torch.float64)
         for index in range(3)
     }
-    content = file_of(split_members(save_tensors(thetas), 3)[1:2])
+    content = chosen_members(save_tensors(thetas), [1], "it")
     always = read_player(content)
     assert isinstance(always, HeuristicPlayer)
     assert always.theta == (0.5, 0.5, 0.5, 0.5)
@@ -336,8 +336,10 @@ def test_heuristic_players_play_bucket_brigade_and_nothing_else() -> None:
         PanelGames(get_game("cartpole"), get_game("cartpole").params(), 4, 1).play_player(always)
     with pytest.raises(InputError, match="not the four probabilities"):
         read_player(save_tensors({"m000.theta": torch.tensor([2.0, 0.0, 0.0, 0.0])}))
-    with pytest.raises(InputError, match="expected 2"):
-        split_members(save_tensors(thetas), 2)
+    with pytest.raises(InputError, match="holds 3 members; expected 2"):
+        read_player(save_tensors(thetas), seats=(0, 1))
+    with pytest.raises(InputError, match="it holds 3 members, none numbered 3"):
+        chosen_members(save_tensors(thetas), [3], "it")
 
 
 # -- promotion

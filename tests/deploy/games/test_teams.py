@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from typer.testing import CliRunner
 
 import sweepd.deploy.games.panel
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, read_members
 from sweepd.commands import build_app
 from sweepd.deploy.api.policy import evaluate, load_policy
 from sweepd.deploy.games.advice import advice
@@ -32,7 +32,7 @@ from sweepd.deploy.games.verify import verify_game_bundle
 from sweepd.deploy.gates import load_bundle
 from sweepd.deploy.promotion.documents import write_report
 from sweepd.deploy.promotion.rules import judge
-from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, new_bundle, read_members, write_bundle
+from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, new_bundle, write_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
 from sweepd.envs.games.play import EpisodeResults
@@ -48,7 +48,7 @@ OPTIONS = (2, 2, 2)  # house, rest or work, signal
 GAMES = 400
 
 
-def worker(house: int, helps: bool = True) -> dict[str, Tensor]:
+def worker(house: int, helps: bool = True) -> Member:
     """A member that works if a house burns; if it never `helps`, it always works, at one house."""
     params = get_game("bucket-brigade").params(**ENV)
     size = ObservationEncoder(
@@ -59,13 +59,15 @@ def worker(house: int, helps: bool = True) -> dict[str, Tensor]:
     weight[house, 3 * house + 1] = 4.0  # the columns of a house: safe, burning, ruined
     weight[1 - house, 3 * (1 - house) + 1] = 2.0 * helps
     weight[3, [1, 4]] = 4.0
-    return {
-        "net.0.weight": weight,
-        "net.0.bias": bias,
-        "action_dims": torch.tensor(OPTIONS),
-        "state_avg": torch.zeros(size),
-        "state_std": torch.ones(size),
-    }
+    return Member.of_tensors(
+        {
+            "net.0.weight": weight,
+            "net.0.bias": bias,
+            "action_dims": torch.tensor(OPTIONS),
+            "state_avg": torch.zeros(size),
+            "state_std": torch.ones(size),
+        }
+    )
 
 
 def study(folder: Path, *houses: int, helps: bool = True) -> GameStudy:
@@ -112,7 +114,7 @@ def test_a_team_plays_every_seat_by_its_own_policy(team: GameBundle) -> None:
         env.reset_member(0, 1)
         act = team.player.seated(env, 0)
         assert act(env.observe())[:, 0].tolist() == [0, 1, 0, 1, 0, 1]
-    members = read_members(team.files[MEMBERS_FILE])
+    members = read_members(team.files[MEMBERS_FILE], "it")
     alone = [mean(Network(FrozenPolicy([member]))) for member in members]
     assert mean(team.player) > max(alone) + 50.0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
 
+from sweepd.agents.policy.members import Member
 from sweepd.deploy.market.bundle import Bundle, load_bundle
 from sweepd.deploy.registry.bundle_files import (
     canonical_json,
@@ -184,7 +184,7 @@ def test_nothing_may_be_missing(writable: Path, part: str) -> None:
 def test_members_that_choose_among_actions_are_refused() -> None:
     bundle = small_bundle()
     actors = [
-        {name: tensor for name, tensor in member.items() if name != "action_std_log"}
+        Member.of_tensors({k: v for k, v in member.tensors.items() if k != "action_std_log"})
         for member in _members()
     ]
     files = {"members.safetensors": members_bytes(actors)}
@@ -194,7 +194,7 @@ def test_members_that_choose_among_actions_are_refused() -> None:
     assert "\n" not in str(caught.value)
 
 
-def _members() -> list[dict[str, Tensor]]:
+def _members() -> list[Member]:
     policy = small_bundle().manifest.trials[0].policy
     return [
         random_actor(policy.state_dim, policy.action_dim, seed) for seed in range(policy.members)

@@ -8,6 +8,7 @@ from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.algorithms.ppo_params import PPOParams
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import actor_of
 from sweepd.deploy.market.scoring import score
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.crypto.env import CryptoEnv
@@ -41,7 +42,7 @@ def test_search_time_evaluation_agrees_with_the_canonical_path_to_a_thousandth()
     ppo.population.flat *= 1.6
     batch = trade_windows(env, ppo.act_fn())
     for slot, params in enumerate(PARAMS):
-        policy = FrozenPolicy([ppo.export_member(slot)[0]])
+        policy = FrozenPolicy([actor_of(ppo, slot)])
         for number, window in enumerate(WINDOWS):
             row, length = slot * len(WINDOWS) + number, window[1] - window[0]
             columns = {name: getattr(batch, name)[row, :length] for name in TRADE_COLUMNS}

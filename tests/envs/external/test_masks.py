@@ -18,6 +18,7 @@ from sweepd.agents.algorithms.d3qn import D3QN
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import actor_of
 from sweepd.deploy.games.panel import PanelGames
 from sweepd.deploy.games.player import Network
 from sweepd.deploy.games.show import Show
@@ -149,7 +150,7 @@ def test_a_frozen_policy_plays_legally_in_panels_and_when_watched(several: bool)
     game = get_game("gym:tests.envs.external.registering:tests/Masked-v0")
     params = game.params(several=several)
     env = ExternalVecEnv(game.name, 2, 3, several=several)
-    player = Network(FrozenPolicy([program(env).export_member(0)[0]]))
+    player = Network(FrozenPolicy([actor_of(program(env), 0)]))
     rules = PanelGames(game, params, 5, seed=1)
     assert rules.play_player(player).lengths.tolist() == [[6] * 5]
     assert rules.play_baselines(player, ["random"])["random"].lengths.tolist() == [[6] * 5]

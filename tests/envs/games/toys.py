@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweepd.agents.policy.members import Member
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.games.opponents import ScriptedPlayer
 from sweepd.envs.games.tensor_game import State, TensorGame
@@ -235,7 +236,7 @@ RPS_SCRIPTED = RockPaperScissors.game(
 SHOWDOWN = Showdown.game()
 
 
-def chooser(*shares: Sequence[float]) -> dict[str, Tensor]:
+def chooser(*shares: Sequence[float]) -> Member:
     """A member whose probabilities are shares[i] if its i-th observation is 1.
 
     With one list of shares, they apply always.
@@ -246,9 +247,11 @@ def chooser(*shares: Sequence[float]) -> dict[str, Tensor]:
     else:
         weight, bias = logits.t().contiguous(), torch.zeros(logits.shape[1])
     columns = weight.shape[1]
-    return {
-        "net.0.weight": weight,
-        "net.0.bias": bias,
-        "state_avg": torch.zeros(columns),
-        "state_std": torch.ones(columns),
-    }
+    return Member.of_tensors(
+        {
+            "net.0.weight": weight,
+            "net.0.bias": bias,
+            "state_avg": torch.zeros(columns),
+            "state_std": torch.ones(columns),
+        }
+    )

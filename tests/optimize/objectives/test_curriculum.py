@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
 from sweepd.agents.algorithms.off_policy import OffPolicy
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.games.curriculum import Curriculum
 from sweepd.envs.games.opponents import Scripted
@@ -87,6 +88,10 @@ class Slots:
 
     def acting_weights(self) -> dict[str, torch.Tensor]:
         return {}
+
+    @property
+    def actor_spec(self) -> None:
+        return None
 
     def clear_replay(self, slot: int) -> None:
         self.cleared.append(slot)
@@ -436,14 +441,16 @@ def test_a_config_file_of_flags_may_hold_the_phases(
 
 
 def network(state_dim: int) -> FrozenPolicy:
-    member = {
-        "net.0.weight": torch.zeros(4, state_dim),
-        "net.0.bias": torch.zeros(4),
-        "net.2.weight": torch.zeros(2, 4),
-        "net.2.bias": torch.zeros(2),
-        "state_avg": torch.zeros(state_dim),
-        "state_std": torch.ones(state_dim),
-    }
+    member = Member.of_tensors(
+        {
+            "net.0.weight": torch.zeros(4, state_dim),
+            "net.0.bias": torch.zeros(4),
+            "net.2.weight": torch.zeros(2, 4),
+            "net.2.bias": torch.zeros(2),
+            "state_avg": torch.zeros(state_dim),
+            "state_std": torch.ones(state_dim),
+        }
+    )
     return FrozenPolicy([member])
 
 

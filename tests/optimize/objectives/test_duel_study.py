@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweepd.agents.policy.members import save_members
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
 from sweepd.optimize.objectives.games.objective import GameObjective
@@ -86,7 +87,8 @@ def test_a_trial_keeps_its_league_with_ratings(tmp_path: Path) -> None:
     experiment = make_experiment(SCRIPTED, objective="points", seeds=2, slots=2, episodes=6)
     members = [chooser((1.0, 0.0, 0.0)), chooser((0.0, 1.0, 0.0))]
     found = evaluation(SCRIPTED, [0, 1], episodes=6)
-    experiment.write(tmp_path, members, found)
+    save_members(tmp_path / "members.safetensors", members)
+    experiment.write(tmp_path, found)
     experiment.draw(tmp_path, "trial 0")
     for name in experiment.published:
         assert (tmp_path / name).exists(), name
@@ -111,7 +113,8 @@ def test_the_league_of_a_small_game_in_turns_has_exact_values(tmp_path: Path) ->
 
     found = experiment.evaluate([SETTINGS], [1], [act], 2, lambda: None)[0]
     assert found is not None
-    experiment.write(tmp_path, members, found)
+    save_members(tmp_path / "members.safetensors", members)
+    experiment.write(tmp_path, found)
     experiment.draw(tmp_path, "trial 0")
     league = json.loads((tmp_path / "league.json").read_text())
     known = league["exact"]["nash_conv"]

@@ -47,7 +47,7 @@ def test_a_complete_trial_leaves_a_league(tmp_path: Path, monkeypatch: pytest.Mo
     experiment.game = dataclasses.replace(experiment.game, players=few)
     trainer = Trainer(experiment)
     training = trainer.start(plan(0))
-    experiment.write(tmp_path, trainer.actors(training), trainer.evaluate([training])[0])
+    trainer.write(training, tmp_path, trainer.evaluate([training])[0])
     assert (
         tmp_path / experiment.published[-1]
     ).exists()  # what says that there is something to draw
@@ -78,7 +78,7 @@ def test_trials_of_heuristics_are_only_evaluated_and_reproducible(tmp_path: Path
     alone = again.evaluate([resumed])[0]
     assert isinstance(alone, GameEvaluation)
     assert alone.scores == scores[2]
-    kept = experiment.write(tmp_path, trainer.actors(trainings[2]), alone)
+    kept = trainer.write(trainings[2], tmp_path, alone)
     assert (tmp_path / "members.safetensors").exists()
     assert kept.path.endswith("members.safetensors")
     assert "league.json" not in experiment.published

@@ -15,7 +15,7 @@ import torch
 from optuna.trial import TrialState
 
 from sweepd.agents.algorithms.table import ALGORITHMS, get_algorithm
-from sweepd.agents.policy.frozen import load_members
+from sweepd.agents.policy.members import load_members
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.experiment import GameExperiment
@@ -98,7 +98,8 @@ def to_the_end(trainer: Trainer, trainings: list[MemberTraining]) -> dict[int, A
     for training, evaluation in zip(trainings, trainer.evaluate(trainings), strict=True):
         assert isinstance(evaluation, GameEvaluation)
         weights = [
-            {k: v.numpy().tobytes() for k, v in actor.items()} for actor in trainer.actors(training)
+            {k: v.numpy().tobytes() for k, v in actor.tensors.items()}
+            for actor in trainer.actors(training)
         ]
         numbers[training.plan.number] = (
             evaluation.scores,
@@ -149,7 +150,7 @@ def test_recurrent_members_are_evaluated_on_whole_episodes(tmp_path: Path) -> No
     advance_to(trainer, [training], 1)
     evaluation = trainer.evaluate([training])[0]
     assert isinstance(evaluation, GameEvaluation)
-    experiment.write(tmp_path, trainer.actors(training), evaluation)
+    trainer.write(training, tmp_path, evaluation)
     assert len(load_members(tmp_path / "members.safetensors")) == 2
     described = {"name": "x", "version": 1, "shape": {"recurrent": {"choices": ["", "gru"]}}}
     assert (
@@ -200,7 +201,7 @@ def test_other_algorithms_are_searched_in_the_same_way(
     advance_to(trainer, [training], 1)
     evaluation = trainer.evaluate([training])[0]
     assert isinstance(evaluation, GameEvaluation)
-    experiment.write(tmp_path, trainer.actors(training), evaluation)
+    trainer.write(training, tmp_path, evaluation)
     assert len(load_members(tmp_path / "members.safetensors")) == 2
 
 

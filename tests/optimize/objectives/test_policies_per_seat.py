@@ -9,7 +9,7 @@ import torch
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from sweepd.agents.policy.frozen import load_members
+from sweepd.agents.policy.members import load_members
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.scaling import random_play
 from sweepd.envs.support.errors import InputError
@@ -54,7 +54,7 @@ def test_a_study_searches_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         assert trial.state == TrialState.COMPLETE
         [member] = load_members(handle.trial_dir(trial.number) / "members.safetensors")
         found.append(trial.params["policies"])
-        assert ("seat_column" in member) == (found[-1] == "per-seat")
+        assert (member.spec.seat_column is not None) == (found[-1] == "per-seat")
     assert found[0] == start
 
 

@@ -12,6 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
+from sweepd.agents.policy.members import save_members
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.members.trainer import Trainer
@@ -82,7 +83,8 @@ def test_the_members_exact_nash_conv_is_a_metric(tmp_path: Path) -> None:
     [found] = trainer.evaluate([training])
     assert isinstance(found, GameEvaluation)
     members = trainer.actors(training)
-    experiment.write(tmp_path, members, found)
+    save_members(tmp_path / "members.safetensors", members)
+    experiment.write(tmp_path, found)
     experiment.draw(tmp_path, "trial 0")
     exact = json.loads((tmp_path / "league.json").read_text())["exact"]["nash_conv"]
     own = [exact[f"seed {member}"] for member in (0, 1)]
@@ -133,7 +135,8 @@ def test_the_league_of_a_trial_plays_as_its_study(tmp_path: Path) -> None:
         folder = tmp_path / play
         folder.mkdir()
         bare = GameEvaluation(0.5, 0.5, (0.5, 0.5), (), _episodes())
-        experiment.write(folder, [uniform, uniform], bare)
+        save_members(folder / "members.safetensors", [uniform, uniform])
+        experiment.write(folder, bare)
         experiment.draw(folder, play)
         league = json.loads((folder / "league.json").read_text())
         won[play] = league["wins"][0][league["players"].index("scissors")] / league["games"]

@@ -16,9 +16,9 @@ from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner
 
-from sweepd.agents.networks.net import StateDict
 from sweepd.agents.policy.equilibrium import equilibrium
-from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import Member, load_members, save_members
 from sweepd.agents.policy.roster import Champion
 from sweepd.envs.games.phase_files import read_opponents
 from sweepd.envs.games.tensor_game import State
@@ -65,7 +65,7 @@ def league_of(handle: StudyHandle, said: list[str] | None = None) -> StudyLeague
 
 def complete(
     handle: StudyHandle,
-    *members: StateDict,
+    *members: Member,
     scores: tuple[float, ...],
     league: StudyLeague | None = None,
 ) -> int:

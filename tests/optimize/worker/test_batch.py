@@ -91,7 +91,10 @@ def to_the_end(trainer: Trainer, trainings: list[MemberTraining]) -> dict[int, A
             e.value,
             e.scores,
             e.paths.returns.tobytes(),
-            [{k: v.numpy().tobytes() for k, v in actor.items()} for actor in trainer.actors(t)],
+            [
+                {k: v.numpy().tobytes() for k, v in actor.tensors.items()}
+                for actor in trainer.actors(t)
+            ],
         )
         for t, e in zip(trainings, evaluations, strict=True)
         if e is not None

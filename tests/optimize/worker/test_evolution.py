@@ -312,7 +312,8 @@ def test_the_copied_weights_are_the_sources_to_the_bit(
     assert copied
     for number, change in copied:
         own, source = states[number], states[change.source]
-        for name in ("weights", "adam_m", "adam_v", "adam_step", "value_avg", "value_std"):
+        values = "critic.value_avg", "critic.value_std"
+        for name in ("weights", "adam_m", "adam_v", "adam_step", *values):
             assert torch.equal(own[name], source[name])
         assert not torch.equal(own["stream"], source["stream"])
         assert unpacked(own)["params"] != unpacked(source)["params"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from sweepd.agents.algorithms.ppo import PPO
-from sweepd.agents.policy.frozen import load_members
+from sweepd.agents.policy.members import load_members
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.support.errors import InputError, RunError
@@ -65,7 +65,8 @@ def handle_of(out: Path, name: str = "run-one") -> StudyHandle:
 
 
 def members(handle: StudyHandle) -> list[Mapping[str, Tensor]]:
-    return load_members(handle.trial_dir(0) / "members.safetensors")
+    loaded = load_members(handle.trial_dir(0) / "members.safetensors")
+    return [member.tensors for member in loaded]
 
 
 @pytest.fixture

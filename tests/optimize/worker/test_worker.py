@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from optuna.trial import TrialState
 
-from sweepd.agents.policy.frozen import load_members
+from sweepd.agents.policy.members import load_members
 from sweepd.optimize.study.record.keys import ATTEMPTS_KEY
 from tests.optimize.conftest import INDEPENDENT, Sweepd
 from tests.optimize.study_files import count, numbers, open_handle, training_begun, wait_for
