@@ -29,7 +29,7 @@ from sweepd.agents.engine.program import Supported
 from sweepd.agents.engine.replay import Batch
 from sweepd.agents.native.choice import Evaluator
 from sweepd.agents.native.off_policy import Trained
-from sweepd.agents.networks.initial import new_weights, seeded
+from sweepd.agents.networks.initial import new_weights, own_weights, seeded
 from sweepd.agents.networks.net import Net, StateDict
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.spec import NetSpec
@@ -73,6 +73,7 @@ class D3QN(OffPolicy):
     episode_state = (*OffPolicy.episode_state, "held")
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
+        self.check_shape(shape)  # before networks, which would be refused in other words
         place = torch.device(device)
         spec = NetSpec.of("QNetTwinDuel", shape)
         self.net = Net.zeros(spec, shape.slots, place, learns=True)
@@ -183,7 +184,7 @@ class D3QN(OffPolicy):
         state_std: Tensor,
     ) -> None:
         with seeded(derive_seed(seed, "weights")):
-            given = new_weights(self.net.spec)
+            given = new_weights(self.net.spec) | own_weights(self.net.spec)
         columns = self.shape.state_dim
         given |= {"state_avg": state_avg[:columns], "state_std": state_std[:columns]}
         self.net.put(slot, given)

@@ -322,6 +322,9 @@ class PPO(Program):
         batch, numbers, population = self._batch, self.numbers, self.population
         policy = self._distribution(self.shape, output, population.actor.weights, batch.masks)
         log_ratio = policy.log_prob(batch.actions) - batch.log_probs
+        if batch.valid is not None:
+            # A ratio that does not count may be infinite, and 0 times its derivative is NaN.
+            log_ratio = torch.where(batch.valid, log_ratio, 0.0)
         ratio, clip = log_ratio.exp(), numbers["clip"]
         clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * batch.advantages
         surrogate = self._mean(torch.minimum(ratio * batch.advantages, clipped))

@@ -3,8 +3,8 @@
 Sources: Schulman et al., 2017, arXiv:1707.06347 (PPO); Schulman et al., 2016, arXiv:1506.02438
 (advantages); van Hasselt et al., 2016, arXiv:1602.07714 (return scaling).
 
-The program in `ppo.py` trains many members as one batch, in native code or with gradients by hand.
-From the same rollout and the same order of minibatches, it makes the weights of `update` here, up to
+The program in `ppo.py` trains many members as one batch, in native code, in torch or on GPUs. From
+the same rollout and the same order of minibatches, it makes the weights of `update` here, up to
 rounding: `tests/agents/algorithms/test_ppo_reference.py`. To learn how PPO works, start here; then
 `docs/ppo.md` follows the same steps through the batched code.
 
@@ -14,16 +14,16 @@ Masks, images, memory, absent agents, several choices and averages of weights ar
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution, Normal
+from torch.distributions import Categorical, Distribution, Independent, Normal
 from torch.nn.functional import smooth_l1_loss
 from torch.nn.utils import clip_grad_norm_
 
 from sweepd.agents.algorithms.ppo_params import PPOParams
-from sweepd.agents.networks.initial import ppo_actor, ppo_critic
 from sweepd.envs.core.vec_env import VecEnv
 
 
@@ -47,63 +47,61 @@ class Rollout(NamedTuple):
     final_obs: Tensor
 
 
+class Network(nn.Module):
+    """Linear layers of these sizes, ReLU between them, on normalised observations.
+
+    Names and first weights are those of ElegantRL's `ActorPPO` and `CriticPPO`.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], gain: float) -> None:
+        super().__init__()
+        self.state_avg: Tensor = nn.Buffer(torch.zeros(sizes[0]))
+        self.state_std: Tensor = nn.Buffer(torch.ones(sizes[0]))
+        layers = [nn.Linear(*pair) for pair in pairwise(sizes)]
+        self.net = nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1])
+        nn.init.orthogonal_(layers[-1].weight, gain)
+        nn.init.constant_(layers[-1].bias, 1e-6)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return the outputs (…, sizes[-1]) of observations (…, sizes[0])."""
+        output: Tensor = self.net((obs - self.state_avg) / self.state_std)
+        return output
+
+
 class Policy:
     """An actor, a critic, and their optimizers.
 
     Args:
-        env: the environment; its actions and the scale of its observations.
+        env: the environment; its actions and the size of its observations.
         net_dims: widths of the hidden layers.
         params: hyperparameters.
     """
 
     def __init__(self, env: VecEnv, net_dims: tuple[int, ...], params: PPOParams) -> None:
         self.params, self.discrete = params, env.if_discrete
-        self.actor = ppo_actor(net_dims, env.state_dim, env.action_dim, discrete=self.discrete)
-        self.critic = ppo_critic(net_dims, env.state_dim)
+        self.actor = Network((env.state_dim, *net_dims, env.action_dim), 0.1)
+        self.critic = Network((env.state_dim, *net_dims, 1), 0.5)
         if not self.discrete:
-            nn.init.constant_(self.log_std, params.initial_log_std)
-        if params.popart_beta > 0:
-            self.critic.get_parameter("value_std").zero_()  # no returns are known yet
+            self.log_std = nn.Parameter(torch.full((1, env.action_dim), params.initial_log_std))
+            self.actor.register_parameter("action_std_log", self.log_std)
+        # Moments of the returns; the deviation is 0 while no returns are known.
+        self.avg = self.critic.value_avg = nn.Buffer(torch.zeros(1))
+        self.std = self.critic.value_std = nn.Buffer(torch.ones(1) * (params.popart_beta == 0))
         self.networks = (self.actor, self.critic)
         self.optimizers = [torch.optim.AdamW(network.parameters()) for network in self.networks]
         self.rollouts = 0  # learned from
 
-    @property
-    def log_std(self) -> Tensor:
-        """(1, action_dim), log of the Gaussian's standard deviation: a parameter of the actor."""
-        return self.actor.get_parameter("action_std_log")
-
-    @property
-    def unit(self) -> float:
-        """Unit of value errors: the returns' deviation, where they are scaled, else 1."""
-        std = float(self.critic.get_parameter("value_std"))
-        return std if self.params.popart_beta > 0 else 1.0
-
     def distribution(self, obs: Tensor) -> Distribution:
-        """Return π(·|s): a Gaussian before tanh, or a categorical distribution."""
-        output = self.actor.get_submodule("net")(_normalised(self.actor, obs))
-        return Categorical(logits=output) if self.discrete else Normal(output, self.log_std.exp())
+        """Return π(·|s): a categorical distribution, or Gaussians (of samples before tanh)."""
+        output = self.actor(obs)
+        if self.discrete:
+            return Categorical(logits=output)
+        normal = Normal(output, self.log_std.exp())
+        return Independent(normal, 1)  # log π of an action is the sum of its numbers'
 
     def value(self, obs: Tensor) -> Tensor:
         """Return V(s) = σ v + μ of the critic's output v, with the moments of the returns."""
-        output = self.critic.get_submodule("net")(_normalised(self.critic, obs)).squeeze(-1)
-        avg, std = (self.critic.get_parameter(name) for name in ("value_avg", "value_std"))
-        return torch.addcmul(avg, output, std)
-
-
-def _normalised(network: nn.Module, obs: Tensor) -> Tensor:
-    avg, std = (network.get_parameter(name) for name in ("state_avg", "state_std"))
-    return (obs - avg) / std
-
-
-def log_prob(policy: Distribution, actions: Tensor) -> Tensor:
-    """Return log π(a|s); of a Gaussian, that of the sample before tanh."""
-    return _summed(policy, policy.log_prob(actions))
-
-
-def _summed(policy: Distribution, numbers: Tensor) -> Tensor:
-    """Return the sum over the dimensions of an action."""
-    return numbers if isinstance(policy, Categorical) else numbers.sum(-1)
+        return torch.addcmul(self.avg, self.critic(obs).squeeze(-1), self.std)
 
 
 @torch.no_grad()
@@ -181,34 +179,35 @@ def update(policy: Policy, rollout: Rollout, batches: Iterable[Tensor], rate: fl
     """
     params = policy.params
     with torch.no_grad():
-        values, final_values = policy.value(rollout.obs), policy.value(rollout.final_obs)
-        estimated = estimate(rollout, values, final_values, params)
-        advantages, returns = map(torch.flatten, estimated)
+        values = policy.value(rollout.obs), policy.value(rollout.final_obs)
+        advantages, returns = map(torch.flatten, estimate(rollout, *values, params))
         obs, actions = rollout.obs[:-1].flatten(0, 1), rollout.actions.flatten(0, 1)
-        old = log_prob(policy.distribution(obs), actions)
+        old = policy.distribution(obs).log_prob(actions)
         # In units of returns, so that learning does not depend on the rewards' scale.
-        least = max(1e-4 * policy.unit, 1e-30)
+        scaled = params.popart_beta > 0
+        least = max(1e-4 * float(policy.std), 1e-30) if scaled else 1e-4
         advantages = (advantages - advantages.mean()) / (advantages.std() + least)
         policy.rollouts += 1
-        if params.popart_beta > 0:
+        if scaled:
             scale_values(policy, returns)
     numbers = {"lr": rate, "eps": params.adam_eps, "weight_decay": params.weight_decay}
     for optimizer in policy.optimizers:
         optimizer.param_groups[0].update(numbers)
     for rows in batches:
         now = policy.distribution(obs[rows])
-        log_ratio = log_prob(now, actions[rows]) - old[rows]
+        log_ratio = now.log_prob(actions[rows]) - old[rows]
         # Schulman's estimate of KL(old || new), http://joschu.net/blog/kl-approx.html
         divergence = (log_ratio.exp() - 1.0 - log_ratio).mean()
         if params.target_kl > 0 and divergence > params.target_kl:
             break
-        errors = (policy.value(obs[rows]) - returns[rows]) / policy.unit
+        errors = (policy.value(obs[rows]) - returns[rows]) / (policy.std if scaled else 1.0)
         losses = (
-            actor_loss(log_ratio, advantages[rows], _summed(now, now.entropy()), params),
+            actor_loss(log_ratio, advantages[rows], now.entropy(), params),
             params.value_coef * smooth_l1_loss(errors, torch.zeros_like(errors)),
         )
-        each = zip(policy.networks, policy.optimizers, losses, strict=True)
-        for network, optimizer, loss in each:
+        for network, optimizer, loss in zip(
+            policy.networks, policy.optimizers, losses, strict=True
+        ):
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             clip_grad_norm_(network.parameters(), params.max_grad_norm)
@@ -223,13 +222,13 @@ def scale_values(policy: Policy, returns: Tensor) -> None:
 
     μ' = μ + β (m - μ),   σ'² = (1 - β) (σ² + β (m - μ)²) + β s²
     """
-    avg, std = (policy.critic.get_parameter(name) for name in ("value_avg", "value_std"))
+    avg, std, last = policy.avg, policy.std, policy.critic.net[-1]
+    assert isinstance(last, nn.Linear)
     known = bool(std > 0)
     rate = max(policy.params.popart_beta, 1.0 / policy.rollouts) if known else 1.0
     shift = returns.mean() - avg
     new_avg = avg + rate * shift
     new_std = ((1.0 - rate) * (std**2 + rate * shift**2) + rate * returns.var()).sqrt()
-    last = policy.critic.get_submodule("net")[-1]  # type: ignore[index]
     if known:  # the same V from other moments
         last.weight.data *= std / new_std
         last.bias.data.copy_((std * last.bias + avg - new_avg) / new_std)

@@ -29,7 +29,7 @@ from sweepd.agents.engine.replay import Batch
 from sweepd.agents.native.choice import Evaluator
 from sweepd.agents.native.off_policy import Trained
 from sweepd.agents.networks.distributions import HALF_LOG_2PI
-from sweepd.agents.networks.initial import new_weights, seeded
+from sweepd.agents.networks.initial import new_weights, own_weights, seeded
 from sweepd.agents.networks.net import Net, StateDict
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.portable import exp
@@ -81,6 +81,7 @@ class SAC(OffPolicy):
     supports = Supported(running_scale=True, activations=True)
 
     def __init__(self, shape: Shape, device: torch.device | str = "cpu") -> None:
+        self.check_shape(shape)  # before networks, which would be refused in other words
         slots, place = shape.slots, torch.device(device)
         actor, critic = _specs(shape)
         self.actor = Net.zeros(actor, slots, place, learns=True)
@@ -198,7 +199,8 @@ class SAC(OffPolicy):
         self, slot: int, params: SACParams, seed: int, state_avg: Tensor, state_std: Tensor
     ) -> None:
         with seeded(derive_seed(seed, "weights")):
-            actor, critic = (new_weights(spec) for spec in _specs(self.shape))
+            specs = _specs(self.shape)
+            actor, critic = (new_weights(spec) | own_weights(spec) for spec in specs)
         columns = self.shape.state_dim
         actor |= {"state_avg": state_avg[:columns], "state_std": state_std[:columns]}
         critic |= {"state_avg": state_avg, "state_std": state_std}

@@ -143,6 +143,23 @@ class Program(ABC):
     _native: object | None = None  # the kernels of gradient steps; None: torch makes them
 
     def __init__(self, shape: Shape, device: torch.device | str) -> None:
+        self.check_shape(shape)
+        self.shape, self.device = shape, torch.device(device)
+        self.scale = RunningScale(shape, self.device) if shape.running_scale else None
+        self.streams = Streams(shape.slots, self.device)
+        self.members: list[Member | None] = [None] * shape.slots
+        self.obs = torch.zeros(
+            shape.slots * shape.num_envs, shape.obs_dim, dtype=shape.torch_dtype, device=self.device
+        )
+        self.numbers = {
+            name: torch.zeros(shape.slots, 1, device=self.device)
+            for name in self.params_type.numeric()
+        }
+        self._live = torch.zeros(shape.slots, dtype=torch.bool, device=self.device)
+        self._diverged = torch.zeros(shape.slots, dtype=torch.bool, device=self.device)
+
+    def check_shape(self, shape: Shape) -> None:
+        """Raise InputError for a shape that the algorithm does not support."""
         if shape.algorithm != self.algorithm:
             raise InputError(
                 f"algorithm must be {self.algorithm!r} for this program, not {shape.algorithm!r}."
@@ -162,19 +179,6 @@ class Program(ABC):
             raise InputError(
                 f"activation must be {RELU!r} for {shape.algorithm}, not {shape.activation!r}."
             )
-        self.shape, self.device = shape, torch.device(device)
-        self.scale = RunningScale(shape, self.device) if shape.running_scale else None
-        self.streams = Streams(shape.slots, self.device)
-        self.members: list[Member | None] = [None] * shape.slots
-        self.obs = torch.zeros(
-            shape.slots * shape.num_envs, shape.obs_dim, dtype=shape.torch_dtype, device=self.device
-        )
-        self.numbers = {
-            name: torch.zeros(shape.slots, 1, device=self.device)
-            for name in self.params_type.numeric()
-        }
-        self._live = torch.zeros(shape.slots, dtype=torch.bool, device=self.device)
-        self._diverged = torch.zeros(shape.slots, dtype=torch.bool, device=self.device)
 
     # What an algorithm implements.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel
 from sweepd.agents.native.self_test import DIGEST, digest
+from sweepd.agents.networks.activation import NATIVE
 from sweepd.agents.networks.net import Net
 from sweepd.agents.networks.recurrence import Memory
 from sweepd.agents.networks.shape import Shape
@@ -22,7 +23,10 @@ from sweepd.envs.support.errors import InputError
 
 _ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = c_constant(SOURCE, "DEEPEST")  # hidden layers
-_NATIVE = f"native {DIGEST}"  # the record of these kernels
+# What a study records. The number changes with the bits of what torch trains: without native kernels
+# everything, with them recurrent networks and images.
+_TORCH = f"{TORCH} 2"
+_NATIVE = f"native {DIGEST}, {_TORCH}"
 KERNELS = NativeLibrary(
     "training",
     SOURCE,
@@ -42,6 +46,7 @@ def kernels(shape: Shape, device: torch.device) -> Kernels | None:
     supported = (
         torch.get_default_dtype() == torch.float32
         and torch.get_float32_matmul_precision() == "highest"
+        and shape.activation in NATIVE
         and not shape.recurrent
         and shape.image_shape is None
         and shape.net_depth <= _DEEPEST
@@ -50,33 +55,35 @@ def kernels(shape: Shape, device: torch.device) -> Kernels | None:
 
 
 def chosen(algorithm: str, precision: str, device: torch.device) -> str:
-    """Return which kernels train a new study here: "torch", or "native" with their digest."""
+    """Return which kernels train a new study here: "torch 2", or also "native" with a digest."""
     uses = algorithm in _ALGORITHMS and precision == "fp32"
-    return _NATIVE if uses and KERNELS.library(device) is not None else TORCH
+    return _NATIVE if uses and KERNELS.library(device) is not None else _TORCH
 
 
 def require(recorded: str) -> None:
     """Make this process train with the kernels that a study was created with.
 
     Args:
-        recorded: as `chosen` returned it. "torch" is set for the whole process and its children.
+        recorded: as `chosen` returned it. torch's are set for the whole process and its children.
 
     Raises:
         InputError: they are not here. (There is no fallback: other kernels round differently.)
     """
-    if recorded == TORCH:
+    if recorded == _TORCH:
         os.environ[VARIABLE] = TORCH
     elif why := _why_not(recorded):
         raise InputError(f"The study trains with the kernels {recorded!r}, and {why}.")
 
 
 def _why_not(recorded: str) -> str:
-    """Return why recorded native kernels cannot be used here; empty if they can."""
+    """Return why recorded kernels cannot be used here; empty if they can."""
+    if recorded != _NATIVE:
+        return f"this version of sweepd has {_NATIVE!r} and {_TORCH!r}"
     if turned_off():
         return f"{VARIABLE}={TORCH} forbids them: unset it"
     if KERNELS.loaded() is None:
         return "they cannot be used on this machine (the log says why; sweepd doctor, too)"
-    return "" if recorded == _NATIVE else f"this version of sweepd has {_NATIVE}"
+    return ""
 
 
 class Evaluator:

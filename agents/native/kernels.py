@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.activation import NATIVE
 from sweepd.agents.networks.items import unknown_item
 from sweepd.agents.networks.net import Net
 from sweepd.agents.networks.optimizer import Adam
@@ -172,7 +172,7 @@ class NetKernel:
             outputs=self._outputs,
             heads=len(spec.heads),
             linear_top=spec.linear_top,
-            activation=ACTIVATIONS.index(spec.activation),
+            activation=NATIVE.index(spec.activation),
             sets=spec.policies,
             seat_column=spec.seat_column or 0,
             stride=net.flat.shape[1] // spec.policies,
@@ -244,7 +244,7 @@ class UpdateKernel:
             depth=shape.net_depth,
             inputs=(shape.state_dim, shape.obs_dim),
             actions=shape.action_dim,
-            activation=ACTIVATIONS.index(shape.activation),
+            activation=NATIVE.index(shape.activation),
             choices=len(shape.choices),
             chained=shape.autoregressive,
             masked=shape.masked,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.native.kernels import SOURCE, Kernels, adam_numbers, places
-from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.activation import NATIVE
 from sweepd.agents.networks.net import Net
 from sweepd.agents.networks.normaliser import clip_of
 from sweepd.agents.networks.optimizer import Adam
@@ -84,7 +84,7 @@ class ReplayKernel:
             state_avg=normaliser[0],
             state_std=normaliser[1],
             clip=clip_of(shape) or math.inf,
-            activation=ACTIVATIONS.index(shape.activation),
+            activation=NATIVE.index(shape.activation),
             **rings,
             **self._described,
         )

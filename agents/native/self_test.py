@@ -20,7 +20,7 @@ from torch import Tensor
 from sweepd.agents.engine.population import Population
 from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel, UpdateKernel, places
 from sweepd.agents.native.off_policy import ReplayKernel, Trained
-from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.activation import NATIVE
 from sweepd.agents.networks.distributions import distribution_of
 from sweepd.agents.networks.net import Net
 from sweepd.agents.networks.optimizer import Adam
@@ -102,7 +102,7 @@ class _Rollout:
     packed_masks: Tensor
 
 
-def digest(kernels: Kernels, activations: Sequence[str] = ACTIVATIONS) -> str:
+def digest(kernels: Kernels, activations: Sequence[str] = NATIVE) -> str:
     """Return 16 hexadecimal digits of a hash of what the kernels compute, with these activations."""
     found = hashlib.sha256()
     for activation in activations:

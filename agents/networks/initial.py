@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from sweepd.agents.networks import activation
 from sweepd.agents.networks.items import new_item_weights
 from sweepd.agents.networks.portable import OrthogonalInDouble
 from sweepd.agents.networks.spec import CRITICS, MEANS, NetSpec
@@ -74,6 +75,8 @@ def own_weights(spec: NetSpec) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = nn.ModuleDict(modules).state_dict()
     if spec.items is not None:
         weights |= new_item_weights(spec.items, spec.item_width)
+    for name, width in zip(spec.trunk, spec.hidden, strict=True):
+        weights |= activation.new_weights(spec.activation, name, width)
     # Zeros: choices are independent at first.
     chains = [part for part in spec.parts() if part.group == "chain"]
     return weights | {part.name: torch.zeros(part.shape) for part in chains}

@@ -122,7 +122,7 @@ class Net:
                 weight = self._encoder.folded(weight)
             x = affine(x, weight, weights[f"{name}.bias"])
             if not (spec.linear_top and layer == len(spec.hidden) - 1):
-                x = activated(spec.activation, x)
+                x = activated(spec.activation, x, weights, name)
         return x
 
     def head(self, name: str, top: Tensor) -> Tensor:

@@ -22,8 +22,9 @@ tensors, of PPO's networks:
   option of the earlier choices adds to the logits of choice k;
 - policies per seat: all weights again as seat1.net.0.weight, …
 
-A new layer is a module of its own: the parts it needs of a description, and its forward pass in
-`sweepd.agents.networks.net`.
+What follows each hidden layer, also with weights of its own, is an entry of a table
+(`sweepd.agents.networks.activation`). Any other new layer is a module of its own: the parts it needs
+of a description, and its forward pass in `sweepd.agents.networks.net`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sweepd.agents.networks import convolution, items, recurrence
+from sweepd.agents.networks import activation, convolution, items, recurrence
 from sweepd.agents.networks.activation import ACTIVATIONS, RELU
 from sweepd.agents.networks.convolution import Filters
 from sweepd.agents.networks.normaliser import clip_of
@@ -136,6 +137,8 @@ class NetSpec:
         for wrong, problem in self._problems():
             if wrong:
                 raise InputError(f"a network's description is not valid: {problem}")
+        if self.image is not None:
+            convolution.planes(self.image, self.filters)  # raises, where filters do not fit
 
     def _problems(self) -> list[tuple[bool, str]]:
         plain = self.kind in {"ActorPPO", "ActorDiscretePPO", "CriticPPO"}
@@ -316,6 +319,7 @@ def _parts(spec: NetSpec) -> tuple[Part, ...]:
     inputs = spec.inputs
     for layer, (name, width) in enumerate(zip(spec.trunk, spec.hidden, strict=True)):
         parts += _linear(name, inputs, width, ("hidden" if layer else "first", "bias"))
+        parts += activation.parts(spec.activation, name, width)
         inputs = width
     parts += recurrence.parts(spec.cell, inputs)
     for name in _in_module_order(spec.heads):
@@ -334,7 +338,7 @@ def _parts(spec: NetSpec) -> tuple[Part, ...]:
 
 # First what actors and critics have in common, then what they have of their own.
 _GROUPS = (
-    *("hidden", "bias", "filters", "filter bias", "cell", "items"),
+    *("hidden", "bias", "filters", "filter bias", "cell", "items", "activation"),
     *("first", "out", "out bias", "deviation", "chain"),
 )
 

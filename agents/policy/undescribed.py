@@ -1,7 +1,7 @@
 """Members of files that do not say what they are: described by the names and sizes of tensors.
 
 Until files described their members, int64 tensors held what sizes do not tell: activation (1,), an
-index in `ACTIVATIONS`; action_dims (choices,); image_shape (3,) and conv_strides; items.groups
+index in `NATIVE`; action_dims (choices,); image_shape (3,) and conv_strides; items.groups
 (groups, 1 + features), the places of each group and which features its items have; seat_column (1,).
 Two float32 ones did likewise: state_clip (1,) and items.facts (vocabulary, facts).
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.activation import NATIVE
 from sweepd.agents.networks.convolution import Filters
 from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.spec import KINDS, NetSpec
@@ -75,7 +75,7 @@ def _spec(own: Mapping[str, Tensor], told: Mapping[str, Tensor]) -> NetSpec:
         columns=len(own["state_avg"]),
         actions=outputs // per_action,
         hidden=tuple(hidden),
-        activation=dict(enumerate(ACTIVATIONS))[whole.get("activation", [0])[0]],
+        activation=dict(enumerate(NATIVE))[whole.get("activation", [0])[0]],
         clip=float(told["state_clip"]) if "state_clip" in told else None,
         image=tuple(whole["image_shape"]) if "image_shape" in whole else None,
         filters=filters,

@@ -212,7 +212,7 @@ def card(env: Any, *, fused: bool = True) -> Iterator[None]:
         kernels = counted_kernels()
         patch.setattr(fused_loss, "agrees", lambda *_: True)  # reads values, once per process
         patch.setattr(graphs, "changed", lambda *_: True)  # likewise, once per recording
-        patch.setattr(optimizer.FlatAdam, "moves", lambda *_: False)
+        patch.setattr(optimizer.Adam, "moves", lambda *_: False)
         for module in (optimizer, fused_loss, fused_sample):
             patch.setattr(module, "kernels_for", lambda _: kernels if fused else None)
         for name in _METHODS:

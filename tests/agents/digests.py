@@ -29,7 +29,7 @@ from torch import Tensor
 
 from sweepd.agents.algorithms.identity import processor_kind, products_by_slot
 from sweepd.agents.algorithms.ppo import PPO, Shape
-from sweepd.agents.native.choice import TORCH, chosen
+from sweepd.agents.native.choice import chosen
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 from tests.agents import helpers, off_policy_helpers
@@ -46,7 +46,7 @@ def kind(name: str = "") -> str:
 
     That is the kind of processor; of programs that native kernels train, all processors.
     """
-    native = name in NATIVE and chosen("ppo", "fp32", torch.device("cpu")) != TORCH
+    native = name in NATIVE and chosen("ppo", "fp32", torch.device("cpu")).startswith("native")
     where = "native kernels" if native else processor_kind()
     return f"{where}, torch {torch.__version__.partition('+')[0]}"
 

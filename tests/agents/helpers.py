@@ -64,6 +64,12 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         assert torch.equal(tensor.nan_to_num(nan=123.0), other[name].nan_to_num(nan=123.0)), name
 
 
+def adam_of(ppo: PPO) -> Adam:
+    """Return an optimizer of a program's networks, as on a GPU."""
+    nets = ppo.population.actor, ppo.population.critic
+    return Adam(ppo.population.flat, nets, fused=False)
+
+
 def make_adam_steps(adams: Sequence[Adam], scale: float) -> None:
     """Make the same 20 steps with optimizers of 4 members; the last member takes part in none.
 

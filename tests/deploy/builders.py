@@ -207,7 +207,7 @@ SEARCH: dict[str, Any] = {  # fields of a spec that promotion does not read
     "space": {},
     "threads": 1,
     "processor": "",
-    "kernels": "torch",
+    "kernels": "torch 2",
 }
 
 

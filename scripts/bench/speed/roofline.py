@@ -7,10 +7,10 @@ run. One further iteration is profiled by timing the engine's own calls:
 
     env                 stepping the environment
     policy forward      choosing actions, and values for the advantages
-    update products     forward and backward passes of the updates, with activation functions;
-                        of native kernels, whole gradient steps
-    optimizer           gradient norms, clipping and Adam
-    other               gathers, losses, advantages, permutations, the rest
+    update products     gradient steps: gathers, losses, forward and backward passes; of native
+                        kernels, with the optimizer
+    optimizer           clipping and Adam
+    other               advantages, permutations, the rest
 
 Operations are counted from shapes: 2 per multiplication with a weight, as often as the algorithm
 needs it (one actor pass per step, one critic pass per transition; per epoch and transition one
@@ -30,12 +30,10 @@ from typing import Any
 
 import torch
 
-import sweepd.agents.algorithms.ppo
-import sweepd.agents.engine.rollout
 from scripts.bench.harness import benchmark_parser, idle_machine, print_machine, save_results
 from scripts.bench.speed.peak import now, peaks
 from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
-from sweepd.agents.networks.mlp import Backward
+from sweepd.agents.native.choice import Evaluator
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.crypto.data.demo_market import make_demo_market
@@ -94,19 +92,18 @@ def split(ppo: PPO, env: CryptoEnv, iterations: int) -> dict[str, float]:
         (env, "step", "env"),
         (env, "draw", "env"),
         (env, "final_obs", "env"),
-        (sweepd.agents.engine.rollout, "evaluate", "policy forward"),
+        (Evaluator, "__call__", "policy forward"),
         (PPO, "_train_native", "update products"),
-        (sweepd.agents.algorithms.ppo, "forward", "update products"),
-        (Backward, "__call__", "update products"),
-        (Adam, "norms", "optimizer"),
+        (PPO, "_minibatch", "update products"),
         (Adam, "apply", "optimizer"),
     ]
 
     def bracketed(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            start = now(ppo.device)
+            start, within = now(ppo.device), sum(spent.values())
             result = function(*args, **kwargs)
-            spent[phase] += now(ppo.device) - start
+            # Without the phases of the calls within this one.
+            spent[phase] += now(ppo.device) - start - (sum(spent.values()) - within)
             return result
 
         return call

@@ -111,7 +111,8 @@ def test_actions_of_diverged_members_never_reach_the_market(market: Market) -> N
     calm, calm_env = begin(market, {0: 1, 1: 2})
     calm.train(calm_env, 3)
     ppo, env = begin(market, {0: 1, 1: 2, 2: 3})
-    ppo.population.weights.actor_out[2] = torch.inf
+    actor = ppo.population.actor
+    actor.weights[f"{next(iter(actor.spec.heads))}.weight"].data[2] = torch.inf
     ppo.train(env, 3)
     assert ppo.diverged == [False, False, True]
     assert not bool(env.faults().any())

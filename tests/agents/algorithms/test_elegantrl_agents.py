@@ -17,6 +17,7 @@ from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
 from sweepd.agents.algorithms.elegantrl_kinds import BROKEN, KINDS, kind_of
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import actor_of
 from sweepd.envs.support.errors import InputError
 from tests.agents.helpers import assert_same, shape_for
 from tests.agents.own_agents import PatientAgent, SmoothActor
@@ -174,7 +175,7 @@ def test_exported_actors_act_alike_when_frozen() -> None:
         env = kind(1, 4)
         program = started(name, env, {0: 0})
         obs = torch.randn(20, env.state_dim)
-        frozen = FrozenPolicy([program.export_member(0)[0]]).act_batch(obs)
+        frozen = FrozenPolicy([actor_of(program, 0)]).act_batch(obs)
         acts = program.act_fn()(obs)
         torch.testing.assert_close(frozen.to(acts.dtype), acts, rtol=0, atol=2e-6)
 
@@ -285,7 +286,7 @@ def test_an_agent_with_its_own_update_is_deployed_like_its_parent() -> None:
     program = started(algorithm, ToyEnv(1, 4), {0: 1}, warmup=0)
     assert type(program.agents[0]) is PatientAgent
     program.train(ToyEnv(1, 4), 2)
-    FrozenPolicy([program.export_member(0)[0]])
+    FrozenPolicy([actor_of(program, 0)])
 
 
 @pytest.mark.parametrize(

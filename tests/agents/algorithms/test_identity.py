@@ -150,7 +150,7 @@ def test_a_diverged_member_is_reported_and_does_not_affect_others(
     env = made(kind)
     ppo = start(env, {0: 1, 1: 3, 2: 4, 3: 2}, **memory)
     env.poison = 1  # member 1's rewards become NaN
-    ppo.population.weights.actor_in[2] = torch.nan
+    ppo.population.actor.flat[2, 0] = torch.nan
     ppo.train(env, 3)
     assert ppo.diverged == [False, True, True, False, False]
     for slot in (0, 3):

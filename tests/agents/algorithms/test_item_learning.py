@@ -6,6 +6,7 @@ import torch
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.engine.population import specs_of
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.games.card_duel.cards import CARDS, CHAMPION
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
@@ -59,4 +60,5 @@ def test_a_search_space_may_name_the_width_of_items() -> None:
     extras = get_algorithm("ppo").extras
     assert extras["item_width"] == Shape(state_dim=1, action_dim=1).item_width
     narrow = Shape.for_env(BestCard([NoParams()], 8), item_width=3)
-    assert narrow.inputs == (3 * (HAND + 1 + 2) + 1,) * 2
+    for spec in specs_of(narrow):
+        assert spec.inputs == 3 * (HAND + 1 + 2) + 1

@@ -179,7 +179,7 @@ def test_sac_updates_equal_elegantrl(
         actor, critic = program.export_member(slot)
         close(actor, agent.act.state_dict(), dtype)
         close(critic, agent.cri.state_dict(), dtype)
-        close(program.target.export_member(slot), agent.cri_target.state_dict(), dtype)
+        close(program.target.member(slot), agent.cri_target.state_dict(), dtype)
         close({"alpha": program.alpha_log[0, slot]}, {"alpha": agent.alpha_log.detach()}, dtype)
 
 

@@ -44,6 +44,7 @@ def values(ppo: PPO, slot: int) -> Tensor:
     return found
 
 
+@torch.no_grad()
 def test_moments_follow_the_returns_and_values_stay_the_same() -> None:
     """Moments equal those in plain float64; the exported critic's values stay the same."""
     ppo = program(ToyEnv(3, 4), {0: 1, 1: 2, 2: 0})
@@ -80,7 +81,7 @@ def test_a_rollout_without_valid_transitions_keeps_the_moments() -> None:
     before = ppo.get_member(0)
     env.present = lambda: torch.zeros(4, dtype=torch.bool)  # type: ignore[method-assign]
     ppo.train(env, 1)
-    for name in ("weights", "value_avg", "value_std"):
+    for name in ("weights", "critic.value_avg", "critic.value_std"):
         assert torch.equal(before[name], ppo.get_member(0)[name])
 
 
@@ -106,7 +107,7 @@ def trained(times: float, *, popart: bool, rollouts: int = 4) -> dict[str, Tenso
 def test_results_do_not_depend_on_the_unit_of_rewards() -> None:
     """Rewards times a power of two give the same bits with scaling, and others without."""
     one, large, small = (trained(times, popart=True) for times in (1.0, 1024.0, 1.0 / 64))
-    assert torch.equal(large["value_std"], one["value_std"] * 1024.0)
+    assert torch.equal(large["critic.value_std"], one["critic.value_std"] * 1024.0)
     for other in (large, small):
         assert torch.equal(one["weights"], other["weights"])
     plain, plain_large = (trained(times, popart=False)["weights"] for times in (1.0, 1024.0))

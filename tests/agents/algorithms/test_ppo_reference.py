@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.algorithms.ppo_params import PPOParams
-from sweepd.agents.algorithms.ppo_reference import Policy, Rollout, log_prob, train, update
+from sweepd.agents.algorithms.ppo_reference import Policy, Rollout, train, update
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.games.registry import get_game
 from tests.agents.algorithms.test_update import Recording, RecordingChoice
@@ -23,7 +23,7 @@ TOLERANCES = {torch.float64: (1e-9, 1e-11), torch.float32: (1e-3, 5e-5)}
 
 @pytest.fixture(params=["native", "torch", "float64"])
 def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.dtype]:
-    """torch's default type: with native kernels, and with gradients by hand in two precisions."""
+    """torch's default type: with native kernels, and with torch in two precisions."""
     if request.param == "torch":
         monkeypatch.setenv("SWEEPD_KERNELS", "torch")
     chosen = torch.float64 if request.param == "float64" else torch.float32
@@ -71,17 +71,19 @@ def test_programs_make_the_weights_of_the_reference(
     steps = ppo.shape.epochs * ppo.shape.samples // ppo.shape.minibatch
     for iteration in range(ROLLOUTS):
         before = len(env.steps)
-        ppo.rollout.collect(env, ppo.streams)
+        with torch.no_grad():
+            ppo.rollout.collect(env, ppo.streams)
         rollouts = [recorded(env, ppo, slot, before) for slot in range(MEMBERS)]
         order = Streams(MEMBERS)
         for slot in range(MEMBERS):
             order.set_state(slot, ppo.streams.state(slot))
         orders = order.permutations(ppo.shape.epochs, ppo.shape.samples)
-        stopped += int((ppo._learn().updates < steps).sum())
+        with torch.no_grad():
+            stopped += int((ppo._learn().updates < steps).sum())
         for slot, policy in enumerate(policies):
             rollout = rollouts[slot]
             with torch.no_grad():
-                expected = log_prob(policy.distribution(rollout.obs[:-1]), rollout.actions)
+                expected = policy.distribution(rollout.obs[:-1]).log_prob(rollout.actions)
             assert_close(ppo.rollout.transitions.log_probs[slot, :-1], expected, dtype, "log π")
             rate = policy.params.learning_rate_at(iteration, ROLLOUTS)
             update(policy, rollout, orders[slot].reshape(-1, ppo.shape.minibatch), rate)

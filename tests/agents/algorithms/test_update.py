@@ -150,15 +150,14 @@ def test_whole_update_equals_elegantrl(
         ppo.add_member(slot, params, slot, 10, env.state_avg, env.state_std)
     ppo.begin(env.reset([1, 2, 3]))
     agents = [elegant_agent(ppo, slot, ppo._member(slot).params) for slot in range(members)]
-    ppo.rollout.collect(env, ppo.streams)
-    explained = ppo.rollout.estimate(
-        ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations
-    )
     orders = Streams(members)
-    for slot in range(members):
-        orders.set_state(slot, ppo.streams.state(slot))
-    orders_of = orders.permutations(shape.epochs, shape.samples)
-    ppo._update(explained)
+    with torch.no_grad():
+        ppo.rollout.collect(env, ppo.streams)
+        explained = ppo.rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"])
+        for slot in range(members):
+            orders.set_state(slot, ppo.streams.state(slot))
+        orders_of = orders.permutations(shape.epochs, shape.samples)
+        ppo._update(explained)
 
     seen = torch.stack(env.seen[:-1])  # (horizon, rows, state_dim), as the environment gave them
     for slot, agent in enumerate(agents):
@@ -206,6 +205,7 @@ def test_whole_update_equals_elegantrl(
 
 @pytest.mark.parametrize(("horizon", "interval"), [(12, 7), (12, 3), (20, 7)])
 @pytest.mark.parametrize("cliff", [10.0, 0.4])
+@torch.no_grad()
 def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff: float) -> None:
     """GAE equals plain float64 loops; truncation is bootstrapped, termination is not."""
     env = Recording(2, 3, cliff=cliff)
@@ -215,7 +215,7 @@ def test_advantages_equal_a_scalar_reference(horizon: int, interval: int, cliff:
     for _ in range(2):
         seen_before, steps_before = len(env.seen) - 1, len(env.steps)
         ppo.rollout.collect(env, ppo.streams)
-        ppo.rollout.estimate(gamma, lam, ppo._activations)
+        ppo.rollout.estimate(gamma, lam)
     truncations = terminations = 0
     for member in range(2):
         weights = {name: tensor.double() for name, tensor in ppo.export_member(member)[1].items()}
@@ -318,8 +318,9 @@ def test_the_running_mean_of_the_weights_acts_and_is_exported() -> None:
         # Both members train alike, with their present weights.
         assert torch.equal(ppo.population.flat[:, 0], ppo.population.flat[:, 1])
         mean += (ppo.population.flat[0, 0] - mean) / max(1.0, share * number)
-        torch.testing.assert_close(ppo.population.acting()[0, 0], mean, rtol=1e-5, atol=1e-7)
-        assert torch.equal(ppo.population.acting()[:, 1], ppo.population.flat[:, 1])
+        acting = ppo.population.acting().flat
+        torch.testing.assert_close(acting[0], mean, rtol=1e-5, atol=1e-7)
+        assert torch.equal(acting[1], ppo.population.flat[0, 1])
     averaged, present = ppo.export_member(0)[0], ppo.export_member(1)[0]
     other = PPO(shape_for(env))
     for slot, actor in enumerate((averaged, present)):
@@ -351,6 +352,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "recurrent"), KINDS)
+@torch.no_grad()
 def test_neither_rollout_nor_update_reads_a_value_on_the_host(
     kind: type[ToyEnv], recurrent: str
 ) -> None:
@@ -360,9 +362,7 @@ def test_neither_rollout_nor_update_reads_a_value_on_the_host(
     )  # with and without target-KL and weight decay
     with NoHostReads():
         ppo.rollout.collect(env, ppo.streams)
-        ppo._update(
-            ppo.rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations)
-        )
+        ppo._update(ppo.rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"]))
         with pytest.raises(AssertionError, match="on the host"):
             ppo._diverged.any().item()
 
@@ -392,13 +392,10 @@ def test_an_inactive_member_keeps_every_bit() -> None:
     ppo = start(env, {0: 1, 1: 3})
     ppo.train(env, 1)
     before, other = ppo.get_member(0), ppo.get_member(1)
-    for leaf in ppo.optimizer.grads.every():
-        leaf[:] = torch.nan
-        leaf[-1] = 1.0
-        if leaf.shape[0] > ppo.shape.slots:
-            leaf[1] = 1.0  # the actors of those that both have; the critics follow
-    norms = ppo.optimizer.norms()
-    ppo.optimizer.apply(norms, torch.ones(2), torch.tensor([False, True]))
+    ppo.optimizer.grad[:, 0], ppo.optimizer.grad[:, 1] = torch.nan, 1.0
+    norms = torch.linalg.vector_norm(ppo.optimizer.grad, dim=2)
+    with torch.no_grad():
+        ppo.optimizer.apply(norms, torch.ones(2), torch.tensor([False, True]))
     assert_same(before, ppo.get_member(0))
     assert not torch.equal(other["weights"], ppo.get_member(1)["weights"])
 
@@ -424,8 +421,9 @@ def test_log_std_is_capped_and_entropy_is_that_of_the_gaussian(start: float) -> 
     ppo.add_member(0, params, 1, 4, env.state_avg, env.state_std)
     ppo.begin(env.reset(5))
     stats = ppo.train(env, 3)[-1]
-    assert ppo.population.weights.log_std.unique().tolist() == [max(start, 0.0)]
-    normal = torch.distributions.Normal(torch.zeros(2), ppo.population.weights.log_std[0, 0].exp())
+    log_std = ppo.export_member(0)[0]["action_std_log"][0]
+    assert log_std.unique().tolist() == [max(start, 0.0)]
+    normal = torch.distributions.Normal(torch.zeros(2), log_std.exp())
     assert float(stats.entropy[0]) == pytest.approx(float(normal.entropy().sum()))
 
 

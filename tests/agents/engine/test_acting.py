@@ -7,6 +7,7 @@ import torch
 
 from sweepd.agents.engine.acting import Actors
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import actor_of
 from tests.agents.helpers import start
 from tests.agents.toy_env import ChoiceEnv, ChoicesEnv, MaskedEnv, ToyEnv
 
@@ -45,7 +46,7 @@ def test_drawn_actions_are_those_of_the_frozen_policies(kind: type[ToyEnv]) -> N
             every[rows] = chosen
             return env.action_mask(every)[rows]
 
-        policy = FrozenPolicy([ppo.export_member(slot)[0]])
+        policy = FrozenPolicy([actor_of(ppo, slot)])
         assert policy.uniforms == act.uniforms
         frozen = policy.sample_batch(obs[rows], uniforms[rows], own if env.spec.masked else None)
         torch.testing.assert_close(drawn[rows].double(), frozen.double(), atol=1e-5, rtol=0.0)

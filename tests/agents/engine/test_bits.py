@@ -27,6 +27,7 @@ def test_all_bytes_are_different() -> None:
     assert [packed_size(bools) for bools in (0, 1, 8, 9, 31)] == [0, 1, 1, 2, 4]
 
 
+@torch.no_grad()
 def test_a_rollout_keeps_the_masks_of_every_step() -> None:
     env = MaskedEnv(2, 4)
     ppo = start(env, {0: 0, 1: 1})

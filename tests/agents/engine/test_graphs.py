@@ -17,20 +17,12 @@ from torch.utils._pytree import tree_leaves
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.engine.graphs import Effect, Repeated, record_cuda_graph, recorder_for
 from sweepd.agents.native.choice import TORCH, VARIABLE
-from sweepd.agents.networks.optimizer import Adam, FlatAdam
+from sweepd.agents.networks.optimizer import Adam
 from sweepd.envs.support.errors import RunError
 from tests.agents import off_policy_helpers
 from tests.agents.digests import cartpole, crypto
-from tests.agents.helpers import assert_same, member_params, shape_for, start
-from tests.agents.toy_env import (
-    AbsentEnv,
-    ChoiceEnv,
-    ChoicesEnv,
-    ImageEnv,
-    ItemsEnv,
-    MaskedEnv,
-    ToyEnv,
-)
+from tests.agents.helpers import adam_of, assert_same, member_params, shape_for, start
+from tests.agents.toy_env import AbsentEnv, ChoiceEnv, MaskedEnv, ToyEnv
 from tests.agents.two_cards import TwoCards
 
 
@@ -99,7 +91,7 @@ def trained(kind: type[ToyEnv], recorder: Any, **changes: Any) -> tuple[PPO, lis
     ppo = start(env, {0: 0, 1: 1, 2: 2}, **changes)
     # Adam as on a GPU, whose learning rates are tensors: they change from rollout to rollout.
     own = ppo.optimizer
-    ppo.optimizer = Adam(ppo.population.flat, ppo.shape, fused=False)
+    ppo.optimizer = adam_of(ppo)
     ppo.optimizer.eps, ppo.optimizer.weight_decay = own.eps, own.weight_decay
     ppo.recorder = recorder
     return ppo, ppo.train(env, 3)
@@ -127,31 +119,6 @@ def test_recorded_gradient_steps_train_the_same_weights(
         assert_same(one._asdict(), other._asdict())
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        (ToyEnv, {}),
-        (ChoicesEnv, {}),
-        (ImageEnv, {}),
-        (ItemsEnv, {}),
-        (ToyEnv, {"recurrent": "lstm", "bptt": 4}),
-    ],
-)
-def test_gradients_computed_in_place_are_those_that_are_copied(
-    kind: type[ToyEnv], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Adam, "apply", lambda *_: None)
-    found = []
-    for fused in (True, False):
-        ppo = start(kind(3, 4), {0: 0, 1: 1, 2: 2}, **changes)
-        ppo.optimizer = Adam(ppo.population.flat, ppo.shape, fused=fused)
-        ppo.train(kind(3, 4), 1)
-        found.append(ppo.optimizer.grads)
-    for one, other in zip(*(grads.every() for grads in found), strict=True):
-        assert not other.numel() or other.any()
-        torch.testing.assert_close(one, other)
-
-
 def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     plain, _ = trained(ToyEnv, None)
     other, _ = trained(ToyEnv, refuse)
@@ -170,7 +137,7 @@ def trained_in(name: str, recorder: Any, rollouts: int) -> tuple[PPO, Any, list[
         ppo.add_member(slot, member_params(slot), slot, 8, env.state_avg, env.state_std)
     ppo.begin(env.reset([7, 8, None, 9, None]))
     own = ppo.optimizer
-    ppo.optimizer = Adam(ppo.population.flat, ppo.shape, fused=False)
+    ppo.optimizer = adam_of(ppo)
     ppo.optimizer.eps, ppo.optimizer.weight_decay = own.eps, own.weight_decay
     ppo.recorder = recorder
     return ppo, env, ppo.train(env, rollouts)
@@ -206,7 +173,7 @@ def test_a_failed_capture_leaves_the_stream_as_it_was(monkeypatch: pytest.Monkey
 def off_policy(kind: type[ToyEnv], recorder: Any) -> tuple[Any, list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
         # As on a GPU, where a recording reads the rates from the device.
-        patch.setattr(FlatAdam, "__init__", partialmethod(FlatAdam.__init__, fused=False))
+        patch.setattr(Adam, "__init__", partialmethod(Adam.__init__, fused=False))
         program, env = off_policy_helpers.started(kind(3, 4), {0: 0, 1: 1, 2: 2})
     program.recorder = recorder
     return program, program.train(env, 5)

@@ -35,7 +35,7 @@ def program(kind: str, env: ToyEnv) -> Program:
 def acting_actor(own: Any, slot: int) -> dict[str, Tensor]:
     """Return a member's actor for rollouts: of PPO the present weights, else the exported ones."""
     if type(own) is PPO and "acting_weights" not in vars(own):
-        return {name: part.clone() for name, part in own.population.present_actor(slot).items()}
+        return own.population.actor.member(slot)
     return dict(own.export_member(slot)[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from torch import Tensor
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.engine.program import Program
 from sweepd.agents.engine.running_scale import RunningScale, _sum_of_rows
-from sweepd.agents.networks.normaliser import CLIP, STATE_CLIP
+from sweepd.agents.networks.normaliser import CLIP
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.policy.bank import Bank, architecture_of
+from sweepd.agents.policy.bank import Bank
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import actor_of
 from sweepd.envs.support.errors import InputError
 from tests.agents import helpers, off_policy_helpers
 from tests.agents.toy_env import AbsentEnv, ChoiceEnv, ImageEnv, ToyEnv
@@ -206,11 +208,11 @@ def test_acting_and_gradient_steps_of_a_rollout_see_one_scale() -> None:
     ppo = helpers.start(env, {0: 1, 2: 3}, running_scale=True, epochs=1, minibatch=ENVS * 12)
     assert ppo.shape.minibatch == ppo.shape.samples
     for _ in range(3):
-        before = ppo.population.state_std.clone()
+        before = ppo.population.critic.normalisers["state_std"].clone()
         stats = ppo.train(env, 1)[-1]
         assert stats.approx_kl[[0, 2]].abs().max() < 1e-6
         assert stats.clip_fraction[[0, 2]].max() == 0
-    assert not torch.equal(before, ppo.population.state_std)
+    assert not torch.equal(before, ppo.population.critic.normalisers["state_std"])
 
 
 def far_rows(program: Program) -> Tensor:
@@ -229,20 +231,16 @@ def test_exported_policies_act_as_the_members_do(algorithm: str) -> None:
     states = rows[..., : program.shape.state_dim]
     made = program.act_fn()(rows.flatten(0, 1)).view(SLOTS, 6, -1)
     weights = program.acting_weights()
-    plan = architecture_of({name: part[0] for name, part in weights.items()}, "it")
-    assert plan.clip == CLIP
-    bank = Bank(plan, SLOTS, 1, torch.device("cpu"))
+    assert program.actor_spec.clip == CLIP
+    bank = Bank(program.actor_spec, SLOTS, 1, torch.device("cpu"))
     bank.put(0, weights)
     place, noise = torch.zeros(SLOTS, 6, dtype=torch.int64), torch.zeros(SLOTS, 6, 9).double()
     played, _ = bank.act(states, place, noise, torch.zeros(SLOTS, 6, dtype=torch.bool), None)
     torch.testing.assert_close(played.view(made.shape), made)
     for slot in range(SLOTS):
-        actor = program.export_member(slot)[0]
-        assert actor[STATE_CLIP].tolist() == [CLIP]
-        policy, free = (
-            FrozenPolicy([own])
-            for own in (actor, {k: v for k, v in actor.items() if k != STATE_CLIP})
-        )
+        actor = actor_of(program, slot)
+        unbound = actor._replace(spec=replace(actor.spec, clip=None))
+        policy, free = (FrozenPolicy([own]) for own in (actor, unbound))
         batch = policy.act_batch(states[slot])
         torch.testing.assert_close(
             batch.view(6, -1).double(), made[slot].double(), rtol=0, atol=2e-6
@@ -260,7 +258,7 @@ def test_a_policy_with_a_fixed_scale_can_be_trained_on() -> None:
     old = helpers.start(env, {0: 1})
     old.train(env, 1)
     actor, _ = old.export_member(0)
-    assert STATE_CLIP not in actor
+    assert old.actor_spec.clip is None
     ppo = helpers.start(made("ppo"), {0: 1}, running_scale=True)
     ppo.import_actor(0, actor)
     assert ppo.scale is not None

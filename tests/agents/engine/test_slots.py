@@ -11,12 +11,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sweepd.agents.networks.weights import new_gradients
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from sweepd.agents.networks.distributions import distribution_of, log_softmax
-from sweepd.agents.networks.recurrence import _sigmoid
+from sweepd.agents.networks.recurrence import sigmoid
 from sweepd.agents.networks.shape import Shape
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -24,8 +23,8 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "log": lambda x, _: (1.000001 - x.tanh().square()).log(),
     "tanh": lambda x, _: x.tanh(),
     "erf": lambda x, _: x.erf(),
-    "a gate": lambda x, _: _sigmoid(x.clone()),
-    "lerp": lambda x, y: torch.lerp(x, y, _sigmoid(x + y)),
+    "a gate": lambda x, _: sigmoid(x),
+    "lerp": lambda x, y: torch.lerp(x, y, sigmoid(x + y)),
     "addcmul": lambda x, y: torch.addcmul(x, y, x),
     "division": lambda x, y: x / y,
     "log_softmax": lambda x, _: log_softmax(x),
@@ -61,49 +60,29 @@ SHAPES = [
 ]
 
 
-def found(
-    shape: Shape, outputs: Tensor, noise: Tensor, log_std: Tensor, chain: list[Tensor]
-) -> list[Tensor]:
+def found(shape: Shape, outputs: Tensor, noise: Tensor, weights: dict[str, Tensor]) -> list[Tensor]:
     """All results of a distribution: samples, log-probabilities, entropies and gradients."""
-    kind, slots = distribution_of(shape), len(outputs)
-    weights, into = (
-        new_gradients(replace(shape, slots=slots), torch.device("cpu")) for _ in range(2)
-    )
-    weights.log_std, weights.chain = log_std, chain
-    ours, kept = kind(shape, outputs, weights), torch.empty(noise.shape)
+    ours, kept = distribution_of(shape)(shape, outputs, weights), torch.empty(noise.shape)
     ours.sample(noise, kept)
-    log_prob = ours.log_prob(kept)
-    return [
-        kept,
-        log_prob,
-        ours.entropy(),
-        ours.backward(log_prob, log_prob, into),
-        into.log_std,
-        *into.chain,
-    ]
+    leaves = [part.requires_grad_() for part in (outputs, *weights.values())]
+    numbers = [ours.log_prob(kept), ours.entropy()]
+    return [kept, *numbers, *torch.autograd.grad(sum(one.sum() for one in numbers), leaves)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_distribution_gives_the_same_bits_in_every_slot(shape: Shape) -> None:
     """Seven choices: torch adds five and more in an order that depends on the place."""
-    generator, deviations = (
-        torch.Generator().manual_seed(0),
-        0 if shape.if_discrete else shape.action_dim,
-    )
-    sizes = [
-        (sum(shape.choices[:index]), size) for index, size in enumerate(shape.choices) if index
-    ]
+    generator = torch.Generator().manual_seed(0)
+    sizes = {} if shape.if_discrete else {"action_std_log": (1, shape.action_dim)}
+    for index, size in enumerate(shape.choices):
+        if shape.autoregressive and index:
+            sizes[f"chain.{index}.weight"] = (sum(shape.choices[:index]), size)
     for rows in (1, 3, 13, 50):
         outputs = torch.randn(5, rows, shape.action_dim, generator=generator)
         noise = torch.rand(5, rows, distribution_of(shape).columns(shape), generator=generator)
-        log_std = -torch.rand(5, 1, deviations, generator=generator)
-        chain = [
-            torch.randn(5, *size, generator=generator) for size in sizes if shape.autoregressive
-        ]
+        weights = {name: torch.randn(5, *size, generator=generator) for name, size in sizes.items()}
         moved = torch.randperm(5, generator=generator)
-        here = found(shape, outputs, noise, log_std, chain)
-        there = found(
-            shape, outputs[moved], noise[moved], log_std[moved], [leaf[moved] for leaf in chain]
-        )
-        for one, other in zip(here, there, strict=True):
+        elsewhere = {name: part[moved] for name, part in weights.items()}
+        there = found(shape, outputs[moved], noise[moved], elsewhere)
+        for one, other in zip(found(shape, outputs, noise, weights), there, strict=True):
             assert torch.equal(one[moved], other)

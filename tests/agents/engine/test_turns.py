@@ -165,6 +165,7 @@ def test_each_seat_learns_as_alone_on_its_own_decisions(row: Any, gamma: float, 
         assert torch.allclose(found[own[:count], 0], alone[0, :-1, 0], atol=1e-4)
 
 
+@torch.no_grad()
 def test_a_rollout_records_who_moves_and_what_both_get() -> None:
     env = nim(2)
     ppo = start(env, {0: 0, 1: 3}, horizon=20)
@@ -173,7 +174,7 @@ def test_a_rollout_records_who_moves_and_what_both_get() -> None:
     rollout.collect(env, ppo.streams)
     env.check()
     assert rollout.transitions.obs.dtype == torch.uint8
-    rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations)
+    rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"])
     mover = rollout._present.long().argmax(-1)
     # Column 4 of an observation is the seat that sees it.
     assert torch.equal(mover, rollout.transitions.obs[..., 4].long())

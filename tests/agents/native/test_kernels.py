@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from sweepd.agents.networks.mlp import Activations, forward
-from sweepd.agents.networks.weights import flat_size, leaf_views
 from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, RolloutStats
 from sweepd.agents.engine.program import Program
-from sweepd.agents.native.choice import KERNELS, chosen, evaluate, require
-from sweepd.agents.native.kernels import SOURCE, Kernels, PolicyKernel
+from sweepd.agents.native.choice import KERNELS, chosen, require
+from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel
 from sweepd.agents.native.self_test import DIGEST, digest
 from sweepd.agents.networks.activation import ACTIVATIONS
-from sweepd.agents.networks.shape import PER_SEAT, Shape
+from sweepd.agents.networks.shape import PER_SEAT
+from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.core.vec_env import Step
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
@@ -32,6 +31,7 @@ from sweepd.envs.native import build, threads
 from sweepd.envs.native.build import VARIABLE
 from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, member_params, shape_for, start
+from tests.agents.networks.nets import random_net
 from tests.agents.off_policy_helpers import started
 from tests.agents.toy_env import (
     AbsentChoicesEnv,
@@ -121,25 +121,18 @@ def units_off(found: Tensor, right: Tensor) -> float:
 def test_outputs_are_those_of_torch(
     width: int, depth: int, actions: int, rows: int, activation: str
 ) -> None:
-    shape = Shape(
-        state_dim=11,
-        privileged_dim=3,
-        action_dim=actions,
-        slots=3,
-        net_width=width,
-        net_depth=depth,
-        activation=activation,
-    )
-    generator = torch.Generator().manual_seed(0)
-    flat = torch.randn(2, 3, flat_size(shape), generator=generator) * 0.2
-    # As in a rollout: the rows of one step of many.
-    obs = torch.randn(3, 4, rows, 14, generator=generator)[:, 1]
-    weights = leaf_views(flat, shape)
-    ours, theirs = (Activations(shape, rows, torch.device("cpu")) for _ in range(2))
-    evaluate(PolicyKernel(kernels(), shape, weights), weights, obs, ours)
-    forward(weights, obs, theirs)
-    torch.testing.assert_close(ours.output, theirs.output)
-    torch.testing.assert_close(ours.value, theirs.value)
+    for kind, columns in (("ActorPPO", 11), ("CriticPPO", 14)):
+        spec = NetSpec(
+            kind=kind,
+            columns=columns,
+            actions=actions,
+            hidden=(width,) * depth,
+            activation=activation,
+        )
+        net = random_net(spec, 3, learns=False)
+        # As in a rollout: the rows of one step of many.
+        obs = torch.randn(3, 4, rows, 14, generator=torch.Generator().manual_seed(0))[:, 1]
+        torch.testing.assert_close(NetKernel(kernels(), net)(obs), net.forward(obs)[0])
 
 
 # Updates.
@@ -246,7 +239,8 @@ def test_an_update_on_a_game_whose_critics_know_more_is_that_of_torch(
     assert_close_stats(stats[0], right[0])
     # The critics' weights on the privileged columns, the last ones, were trained.
     known = slice(ours.shape.state_dim, None)
-    moved = ours.population.weights.critic_in - before.population.weights.critic_in
+    first, earlier = (one.population.critic.weights["net.0.weight"] for one in (ours, before))
+    moved = first - earlier
     assert (moved[:, known].abs().amax((1, 2)) > 1e-4).all()
 
 
@@ -269,7 +263,7 @@ def test_an_update_of_policies_per_seat_is_that_of_torch(
 def test_an_item_that_is_not_in_the_vocabulary_is_found() -> None:
     ppo, _ = trained(ItemsEnv, 0)
     native = ppo.act_fn()
-    assert native._kernel is not None
+    assert native._run._native is not None
     obs = ppo.obs.clone()
     native(obs)
     obs[-1, 0] = ItemsEnv.items.vocabulary
@@ -289,9 +283,9 @@ def test_the_running_mean_of_the_weights_follows_native_updates() -> None:
         present = ppo.population.flat[0]
         mean += (present - mean) / (lengths * number).clamp_min(1.0).unsqueeze(1)
         wanted = torch.where(lengths.unsqueeze(1) > 0, mean, present)
-        torch.testing.assert_close(ppo.population.acting()[0], wanted, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(ppo.population.acting().flat, wanted, rtol=1e-5, atol=1e-7)
     for slot in range(SLOTS):
-        assert torch.equal(ppo.population.acting()[0, slot], ppo.population.flat[0, slot]) == (
+        assert torch.equal(ppo.population.acting().flat[slot], ppo.population.flat[0, slot]) == (
             lengths[slot] == 0
         )
     # What acts in evaluations is what is exported: the mean.
@@ -318,8 +312,8 @@ def test_drawn_and_deterministic_actions_are_those_of_torch(
     native = ppo.act_fn()
     monkeypatch.setenv(VARIABLE, "torch")
     in_torch = ppo.act_fn()
-    assert native._kernel is not None
-    assert in_torch._kernel is None
+    assert native._run._native is not None
+    assert in_torch._run._native is None
     obs = ppo.obs[:, : env.state_dim].clone()
     legal = env.action_mask if env.spec.masked else None
     uniforms = torch.rand(len(obs), native.uniforms, dtype=torch.float64)
@@ -345,9 +339,7 @@ def test_both_networks_stop_where_one_is_not_finite(
         ppo = start(env, MEMBERS, num_envs=ENVS)
         ppo.numbers["target_kl"].fill_(target_kl)
         ppo._collect(env)
-        explained = ppo.rollout.estimate(
-            ppo.numbers["gamma"], ppo.numbers["gae_lambda"], ppo._activations
-        )
+        explained = ppo.rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"])
         # One transition is bad, which is in one minibatch of every epoch.
         samples = ppo.rollout.samples()
         column = samples.advantages if part == "actor" else samples.returns
@@ -478,28 +470,31 @@ CPU = torch.device("cpu")
 
 
 def test_a_new_study_records_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen("ppo", "fp32", CPU) == f"native {DIGEST}"
-    assert chosen("sac", "fp32", CPU) == chosen("d3qn", "fp32", CPU) == f"native {DIGEST}"
-    assert chosen("elegantrl:sac", "fp32", CPU) == chosen("ppo", "bf16", CPU) == "torch"
+    for algorithm in ("ppo", "sac", "d3qn"):
+        assert chosen(algorithm, "fp32", CPU) == f"native {DIGEST}, torch 2"
+    assert chosen("elegantrl:sac", "fp32", CPU) == chosen("ppo", "bf16", CPU) == "torch 2"
     monkeypatch.setenv(VARIABLE, "torch")
-    assert chosen("ppo", "fp32", CPU) == "torch"
+    assert chosen("ppo", "fp32", CPU) == "torch 2"
 
 
 def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    require(f"native {DIGEST}")
+    require(f"native {DIGEST}, torch 2")
     assert trained(ToyEnv, 0)[0]._native is not None
     monkeypatch.setenv(VARIABLE, "")  # so that it is restored
-    require("torch")
+    require("torch 2")
     assert trained(ToyEnv, 0)[0]._native is None
 
 
 def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=f"'native of before', and this version .* {DIGEST}"):
-        require("native of before")
+    # The last two are of recurrent networks and images with other bits.
+    for other in ("native of before, torch 2", f"native {DIGEST}", "torch"):
+        with pytest.raises(InputError, match=f"'{other}', and this version .* {DIGEST}, torch 2"):
+            require(other)
+    recorded = f"native {DIGEST}, torch 2"
     monkeypatch.setattr(KERNELS, "loaded", lambda: None)
     with pytest.raises(InputError, match="cannot be used on this machine"):
-        require(f"native {DIGEST}")
+        require(recorded)
     monkeypatch.setenv(VARIABLE, "torch")
     with pytest.raises(InputError, match=f"{VARIABLE}=torch forbids them"):
-        require(f"native {DIGEST}")
+        require(recorded)

@@ -52,7 +52,7 @@ def trained(
 
 def flats(program: OffPolicy) -> dict[str, torch.Tensor]:
     """Return what is trained, by name."""
-    found = {name: network.flat for name, network in program.networks.items()}
+    found = {name: network.flat.unsqueeze(0) for name, network in program.networks.items()}
     return found | ({"alpha": program.alpha_log} if isinstance(program, SAC) else {})
 
 
@@ -128,7 +128,7 @@ def with_units(program: OffPolicy) -> None:
 def with_cut_deviations(program: OffPolicy) -> None:
     """Logarithms of deviations on both sides of their range."""
     assert isinstance(program, SAC)
-    bias = program.actor.layers["net_a.0"][1]
+    bias = program.actor.weights["net_a.0.bias"]
     bias[..., 2], bias[..., 3] = -20.0, 2.5
 
 
@@ -173,11 +173,11 @@ def test_bounds_and_units_are_those_of_torch(
 def with_a_steep_target(program: OffPolicy) -> None:
     """A member's critic learns, and the gradient of its actor is not finite."""
     assert isinstance(program, SAC)
-    program.target.layers["net.0"][0][3, -1] = 1e37
+    program.target.weights["net.0.weight"][3, -1] = 1e37
 
 
 def with_a_bad_network(program: OffPolicy) -> None:
-    next(iter(program.networks.values())).flat[0, 3] = torch.nan
+    next(iter(program.networks.values())).flat[3] = torch.nan
 
 
 @pytest.mark.parametrize(

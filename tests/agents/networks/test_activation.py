@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from sweepd.agents.algorithms.elegantrl_agents import ElegantAgents
-from sweepd.agents.networks.activation import (
-    ACTIVATION,
-    ACTIVATIONS,
-    RELU,
-    activate_,
-    activated,
-    needs_sums,
-    through_,
-)
+from sweepd.agents.networks.activation import ACTIVATIONS, RELU, Activation
 from sweepd.agents.networks.shape import Shape
-from sweepd.agents.policy.bank import Bank, architecture_of
-from sweepd.agents.policy.frozen import FrozenPolicy, load_members, save_members
-from sweepd.agents.policy.members import check_members
+from sweepd.agents.policy.bank import Bank
+from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.members import actor_of, load_members, save_members
 from sweepd.envs.native.build import VARIABLE
 from sweepd.envs.support.errors import InputError
 from tests.agents import helpers, off_policy_helpers
@@ -30,12 +24,6 @@ from tests.agents.toy_env import ChoiceEnv, ToyEnv
 
 SLOTS, ENVS = 4, 5
 OTHERS = [kind for kind in ACTIVATIONS if kind != RELU]
-PLAIN = {
-    "relu": lambda z: max(z, 0.0),
-    "tanh": math.tanh,
-    "silu": lambda z: z / (1.0 + math.exp(-z)),
-    "elu": lambda z: z if z > 0 else math.exp(z) - 1.0,
-}
 
 
 def started(env: ToyEnv, members: dict[int, int], algorithm: str, activation: str) -> Any:
@@ -47,20 +35,6 @@ def started(env: ToyEnv, members: dict[int, int], algorithm: str, activation: st
 def made(algorithm: str) -> ToyEnv:
     kind = {"ppo": ToyEnv, "sac": ToyEnv, "d3qn": ChoiceEnv}[algorithm]
     return kind(SLOTS, ENVS)
-
-
-@pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_functions_and_derivatives(kind: str) -> None:
-    z = torch.linspace(-6, 6, 101, dtype=torch.float64).requires_grad_()
-    x = activated(kind, z)
-    assert x.tolist() == pytest.approx([PLAIN[kind](number) for number in z.tolist()], abs=1e-12)
-    in_place = z.detach().clone()
-    activate_(kind, in_place)
-    assert torch.equal(in_place, x.detach())
-    [slope] = torch.autograd.grad(x.sum(), z)
-    delta = torch.full_like(slope, 3.0)
-    through_(kind, delta, (z if needs_sums(kind) else x).detach())
-    torch.testing.assert_close(delta, 3.0 * slope)
 
 
 @pytest.mark.parametrize("kernels", ["torch", ""])
@@ -99,8 +73,7 @@ def test_exported_members_act_like_the_program(
     env = made(algorithm)
     program, _ = started(env, {0: 1, 2: 5}, algorithm, activation)
     program.train(env, 3)
-    actor = program.export_member(2)[0]
-    assert (ACTIVATION in actor) == (activation != RELU)
+    actor = actor_of(program, 2)
     save_members(tmp_path / "members.safetensors", [actor])
     policy = FrozenPolicy(load_members(tmp_path / "members.safetensors"))
     obs = torch.randn(SLOTS, 9, env.state_dim, generator=torch.Generator().manual_seed(1))
@@ -109,48 +82,87 @@ def test_exported_members_act_like_the_program(
     torch.testing.assert_close(batch, wanted, rtol=0.0, atol=2e-5)
     rows = np.stack([policy.act(row.numpy()) for row in obs[2]])
     np.testing.assert_allclose(rows, batch.numpy(), atol=1.001e-6)
-    bank = Bank(architecture_of(actor, "it"), SLOTS, 1, torch.device("cpu"))
+    bank = Bank(program.actor_spec, SLOTS, 1, torch.device("cpu"))
     bank.put(0, program.acting_weights())
     nobody = torch.zeros(SLOTS, 9, dtype=torch.int64)
     drawn = torch.zeros(SLOTS, 9, env.action_dim, dtype=torch.float64)
     found, _ = bank.act(obs, nobody, drawn, nobody > 0, None)
     torch.testing.assert_close(found[2].view(9, -1).double(), wanted, rtol=0.0, atol=2e-5)
     # The activation matters: with another one, the same weights act differently.
-    other = {**actor, ACTIVATION: torch.tensor([(ACTIVATIONS.index(activation) + 1) % 4])}
+    another = RELU if activation != RELU else "tanh"
+    other = actor._replace(spec=replace(actor.spec, activation=another))
     outputs = [FrozenPolicy([one])._outputs(obs[2])[0] for one in (actor, other)]
     assert float((outputs[0] - outputs[1]).abs().max()) > 1e-4
 
 
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    apart = x - x.mean(-1, keepdim=True)
+    scale = (apart.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    return torch.addcmul(bias, apart * scale, weight).relu()
+
+
+def _residual(x: Tensor, matrix: Tensor) -> Tensor:
+    return x + torch.bmm(x.relu(), matrix)
+
+
+OWN = {
+    "layer norm": (
+        Activation(
+            _layer_norm,
+            lambda width: {"norm.weight": torch.ones(width), "norm.bias": torch.zeros(width)},
+        ),
+        lambda x, weight, bias: functional.layer_norm(x, weight.shape, weight, bias).relu(),
+    ),
+    "residual": (
+        Activation(_residual, lambda width: {"inner": nn.Linear(width, width).weight.detach()}),
+        lambda x, matrix: x + functional.linear(x.relu(), matrix),
+    ),
+}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "sac", "d3qn"])
+@pytest.mark.parametrize("name", OWN)
+def test_a_layer_type_is_one_entry(
+    name: str, algorithm: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """It is trained, has the same bits in any slot, and acts as torch's from a file."""
+    own, plain = OWN[name]
+    monkeypatch.setitem(ACTIVATIONS, name, own)
+    env = made(algorithm)
+    alone, _ = started(env, {1: 2}, algorithm, name)
+    alone.train(env, 3)
+    crowd, other = started(made(algorithm), {0: 1, 3: 2, 2: 5}, algorithm, name)
+    crowd.train(other, 3)
+    helpers.assert_same(alone.get_member(1), crowd.get_member(3))
+    assert alone._native is None
+    assert alone.diverged == [False] * SLOTS
+    actor = actor_of(alone, 1)
+    save_members(tmp_path / "members.safetensors", [actor])
+    obs = torch.randn(9, env.state_dim, generator=torch.Generator().manual_seed(1))
+    [found] = FrozenPolicy(load_members(tmp_path / "members.safetensors"))._outputs(obs)
+    tensors, spec = actor.tensors, actor.spec
+    x = (obs - tensors["state_avg"]) / tensors["state_std"]
+    fresh = own.new(16) if own.new is not None else {}
+    for index, layer in enumerate(spec.trunk):
+        x = functional.linear(x, tensors[f"{layer}.weight"], tensors[f"{layer}.bias"])
+        if not (spec.linear_top and index == len(spec.hidden) - 1):
+            x = plain(x, *(tensors[f"{layer}.{part}"] for part in fresh))
+            assert all(
+                not torch.equal(tensors[f"{layer}.{part}"], value) for part, value in fresh.items()
+            )
+    [head, *_] = spec.heads
+    x = functional.linear(x, tensors[f"{head}.weight"], tensors[f"{head}.bias"])
+    torch.testing.assert_close(found[0].float(), x, rtol=1e-4, atol=1e-5)
+
+
 def test_an_ensemble_may_mix_activations() -> None:
     env = made("ppo")
-    actors = [
-        started(made("ppo"), {0: 1}, "ppo", kind)[0].export_member(0)[0] for kind in ACTIVATIONS
-    ]
+    programs = [started(made("ppo"), {0: 1}, "ppo", kind)[0] for kind in ACTIVATIONS]
+    actors = [actor_of(program, 0) for program in programs]
     row = torch.randn(env.state_dim, generator=torch.Generator().manual_seed(2)).numpy()
     together = FrozenPolicy(actors).act(row)
     apart = [FrozenPolicy([actor]).act(row) for actor in actors]
     np.testing.assert_allclose(together, np.mean(apart, axis=0), atol=1.001e-6)
-
-
-@pytest.mark.parametrize(
-    ("tensor", "words"),
-    [
-        (torch.tensor([7]), "has activation 7, which this version does not know"),
-        (torch.tensor([1.0]), "has activation as torch.float32"),
-        (torch.tensor([1, 1]), r"has activation of shape \(2,\)"),
-    ],
-)
-def test_members_with_an_invalid_activation_are_refused(tensor: torch.Tensor, words: str) -> None:
-    actor = started(made("ppo"), {0: 1}, "ppo", "tanh")[0].export_member(0)[0]
-    with pytest.raises(InputError, match=words):
-        check_members([{**actor, ACTIVATION: tensor}])
-
-
-def test_an_actor_with_another_activation_is_not_imported() -> None:
-    actor = started(made("ppo"), {0: 1}, "ppo", RELU)[0].export_member(0)[0]
-    program, _ = started(made("ppo"), {0: 1}, "ppo", "tanh")
-    with pytest.raises(InputError, match="The actor's activation is relu, not tanh"):
-        program.import_actor(0, actor)
 
 
 def test_unknown_activations_and_algorithms_without_a_choice_are_refused() -> None:
@@ -175,7 +187,7 @@ def test_deviations_may_start_above_1_and_never_exceed_their_start(
             avg, std = torch.zeros(env.state_dim), torch.ones(env.state_dim)
             program.add_member(slot, params, slot, 8, avg, std)
         program.begin(env.reset([1, 2]))
-        log_std = program.population.weights.log_std
+        log_std = program.population.actor.weights["action_std_log"]
         assert log_std[0].unique().tolist() == pytest.approx([0.7])
         program.train(env, 8)
         assert log_std[0].unique().tolist() == pytest.approx([0.7])

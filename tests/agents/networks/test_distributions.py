@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sweepd.agents.networks.weights import new_gradients
 from torch import Tensor
 
 from sweepd.agents.networks.distributions import Categorical, Choices, Distribution, distribution_of
@@ -33,10 +32,18 @@ SHAPES = pytest.mark.parametrize("shape", EVERY.values(), ids=EVERY.keys())
 
 def make(shape: Shape, outputs: Tensor, masks: Tensor | None = None) -> Distribution:
     """Return a distribution with outputs (G, rows, action_dim), and its own parameters if any."""
-    weights = new_gradients(replace(shape, slots=outputs.shape[0]), torch.device("cpu"))
+    slots, dtype = outputs.shape[0], outputs.dtype
     torch.manual_seed(7)
-    weights.log_std = 0.3 * torch.randn(outputs.shape[0], 1, shape.action_dim, dtype=outputs.dtype)
-    weights.chain = [torch.randn_like(chain, dtype=outputs.dtype) for chain in weights.chain]
+    weights = {"action_std_log": 0.3 * torch.randn(slots, 1, shape.action_dim, dtype=dtype)}
+    if shape.autoregressive:
+        weights = {
+            f"chain.{choice}.weight": torch.randn(
+                slots, sum(shape.choices[:choice]), shape.choices[choice], dtype=dtype
+            )
+            for choice in range(1, len(shape.choices))
+        }
+    elif shape.if_discrete:
+        weights = {}
     return distribution_of(shape)(shape, outputs, weights, masks)
 
 
@@ -66,7 +73,7 @@ def torch_version(ours: Distribution, kept: Tensor) -> tuple[Tensor, Tensor]:
     shape = ours.shape
     if not shape.if_discrete:
         normal = torch.distributions.Normal(
-            ours.outputs, ours.weights.log_std.exp().expand_as(ours.outputs)
+            ours.outputs, ours.weights["action_std_log"].exp().expand_as(ours.outputs)
         )
         return normal.log_prob(kept).sum(-1), normal.entropy().sum(-1)
     log_probs, entropies, chosen = [], [], kept.long()
@@ -77,7 +84,9 @@ def torch_version(ours: Distribution, kept: Tensor) -> tuple[Tensor, Tensor]:
             for slot in range(SLOTS):
                 for first, index in zip(firsts, chosen[slot].unbind(-1), strict=False):
                     own = torch.arange(SLOTS).view(-1, 1, 1) == slot
-                    logits = logits + own * ours.weights.chain[choice - 1][slot][first + index]
+                    logits = (
+                        logits + own * ours.weights[f"chain.{choice}.weight"][slot][first + index]
+                    )
         if ours.masks is not None:
             mask = ours.masks.split(shape.choices, -1)[choice]
             logits = torch.where(mask, logits, -1e20)
@@ -98,33 +107,18 @@ def test_log_probs_entropies_and_gradients_equal_torch(shape: Shape) -> None:
         streams.seed(slot, slot)
     noise = kind.noise(shape, streams, 2, ROWS)[1].double()
     kept = torch.empty(SLOTS, ROWS, kind.columns(shape), dtype=torch.float64)
-    d_log_prob = torch.randn(SLOTS, ROWS, dtype=torch.float64)
-    into = new_gradients(shape, torch.device("cpu"))
-    into.log_std = into.log_std.double()
-    into.chain = [chain.double() for chain in into.chain]
     with torch.no_grad():
         make(shape, outputs).sample(noise, kept, legal)
     ours = make(shape, outputs, masks_of(shape, kept))
-    parameters = ours.weights.chain if shape.if_discrete else [ours.weights.log_std]
-    for parameter in parameters:
-        parameter.requires_grad_()
+    leaves = [outputs, *(weight.requires_grad_() for weight in ours.weights.values())]
+    found = ours.log_prob(kept), ours.entropy().expand(SLOTS, ROWS)
     theirs = torch_version(ours, kept)
-    for d_entropy in (
-        torch.randn(SLOTS, 1).double(),
-        torch.randn(SLOTS, ROWS).double(),
-    ):  # for each row, too
-        with torch.no_grad():
-            log_prob, entropy = ours.log_prob(kept), ours.entropy().expand(SLOTS, ROWS)
-            d_outputs = ours.backward(d_log_prob, d_entropy, into)
-        torch.testing.assert_close((log_prob, entropy), theirs)
-        loss = (theirs[0] * d_log_prob).sum() + (theirs[1] * d_entropy).sum()
-        expected = torch.autograd.grad(loss, [outputs, *parameters], retain_graph=True)
-        torch.testing.assert_close(d_outputs, expected[0])
-        torch.testing.assert_close(
-            into.chain if shape.if_discrete else [into.log_std], list(expected[1:])
-        )
-        if ours.masks is not None:
-            assert d_outputs[~ours.masks].eq(0).all()
+    torch.testing.assert_close(found, theirs)
+    slopes = torch.randn(2, SLOTS, ROWS, dtype=torch.float64).unbind(0)
+    ours_by, theirs_by = (torch.autograd.grad(own, leaves, slopes) for own in (found, theirs))
+    torch.testing.assert_close(ours_by, theirs_by)
+    if ours.masks is not None:
+        assert ours_by[0][~ours.masks].eq(0).all()
 
 
 @pytest.mark.parametrize("shape", [CHOICES, MASKED], ids=["choices", "masked"])
@@ -182,10 +176,12 @@ def test_rows_without_a_legal_option_give_no_nan() -> None:
     )
     nothing = [torch.zeros(SLOTS * ROWS, size, dtype=torch.bool) for size in MASKED.choices]
     distribution.sample(torch.rand(SLOTS, ROWS, 3), kept, lambda chosen: nothing[chosen.shape[1]])
-    into = new_gradients(MASKED, torch.device("cpu"))
-    log_prob = distribution.log_prob(kept)
-    gradient = distribution.backward(torch.ones(SLOTS, ROWS), torch.ones(SLOTS, 1), into)
-    for tensor in (kept, log_prob, distribution.entropy(), gradient, *into.chain):
+    leaves = [distribution.outputs, *distribution.weights.values()]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    numbers = distribution.log_prob(kept), distribution.entropy()
+    gradients = torch.autograd.grad(numbers, leaves, [torch.ones_like(one) for one in numbers])
+    for tensor in (kept, *numbers, *gradients):
         assert tensor.isfinite().all()
     assert (kept < torch.tensor(MASKED.choices)).all()
 

@@ -29,10 +29,10 @@ from sweepd.agents.networks.gpu_kernels import (
     kernels_for,
     samples_agree,
 )
-from sweepd.agents.networks.optimizer import Adam, FlatAdam
+from sweepd.agents.networks.optimizer import Adam
 from sweepd.envs.native.build import BuildError, compiler
 from tests.agents.digests import cartpole, crypto
-from tests.agents.helpers import make_adam_steps, member_params, shape_for, start
+from tests.agents.helpers import adam_of, make_adam_steps, member_params, shape_for, start
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
 from tests.agents.two_cards import TwoCards
 
@@ -97,7 +97,7 @@ def on_cpu(library: Path) -> GpuKernels:
 def test_adam_is_torchs(kernels: GpuKernels, scale: float) -> None:
     torch.manual_seed(0)
     flat = torch.randn(2, 4, 144)
-    plain, fused = (FlatAdam(flat.clone(), fused=False) for _ in range(2))
+    plain, fused = (Adam(flat.clone(), fused=False) for _ in range(2))
     fused._kernels = kernels
     make_adam_steps((plain, fused), scale)
     assert torch.equal(plain.step, fused.step)
@@ -110,7 +110,7 @@ def test_adam_is_torchs(kernels: GpuKernels, scale: float) -> None:
 def trained(kind: type[ToyEnv], kernels: GpuKernels | None, rollouts: int) -> tuple[PPO, Any]:
     env = kind(3, 4)
     ppo = start(env, {0: 0, 1: 1, 2: 2}, epochs=8)
-    own, ppo.optimizer = ppo.optimizer, Adam(ppo.population.flat, ppo.shape, fused=False)
+    own, ppo.optimizer = ppo.optimizer, adam_of(ppo)
     ppo.optimizer.eps, ppo.optimizer.weight_decay = own.eps, own.weight_decay
     if kernels is not None:
         ppo._fused_loss = FusedLoss(kernels, ppo.shape, ppo.device)
@@ -142,7 +142,7 @@ def test_a_member_whose_weights_are_not_finite_diverges_alone(
     monkeypatch.setenv(VARIABLE, TORCH)
     plain, _ = trained(ToyEnv, kernels, 1)
     ppo, env = plain, ToyEnv(3, 4)
-    ppo.population.weights.critic_out[1] = torch.nan
+    ppo.population.critic.flat[1, 0] = torch.nan
     ppo.begin(env.reset(1))
     before = ppo.get_member(0)
     ppo.train(env, 1)

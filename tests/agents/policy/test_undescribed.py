@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.activation import NATIVE
 from sweepd.agents.networks.convolution import filters_for
 from sweepd.agents.networks.spec import CRITICS, KINDS, NetSpec
 from sweepd.agents.policy.frozen import FrozenPolicy
@@ -30,7 +30,7 @@ ITEMS = Items(
 CHOICES, NUMBERS = "ActorDiscretePPO", "ActorPPO"
 CASES: dict[str, dict[str, Any]] = {
     **{kind: {"kind": kind} for kind in KINDS if kind not in CRITICS},
-    **{kind: {"kind": NUMBERS, "activation": kind} for kind in ACTIVATIONS},
+    **{kind: {"kind": NUMBERS, "activation": kind} for kind in NATIVE},
     "a linear policy": {"kind": CHOICES, "hidden": ()},
     "a running scale": {"kind": "ActorSAC", "clip": 10.0},
     "one choice in a list": {"kind": CHOICES, "choices": (6,)},
@@ -63,7 +63,7 @@ def encoded(member: Member) -> dict[str, Tensor]:
     """The tensors of a member as files had them."""
     spec, found = member.spec, dict(member.tensors)
     if spec.activation != "relu":
-        found["activation"] = torch.tensor([ACTIVATIONS.index(spec.activation)])
+        found["activation"] = torch.tensor([NATIVE.index(spec.activation)])
     if spec.clip is not None:
         found["state_clip"] = torch.tensor([spec.clip])
     if spec.choices:

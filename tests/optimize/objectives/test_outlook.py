@@ -50,7 +50,7 @@ def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> Cry
         "space": {},
         "threads": 1,
         "processor": "",
-        "kernels": "torch",
+        "kernels": "torch 2",
     }
     return CryptoSpec(**(fields | changes))  # type: ignore[arg-type]
 
