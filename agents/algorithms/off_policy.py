@@ -111,7 +111,7 @@ class OffPolicy(Program):
             )
         self.networks, self._acts = networks, acts
         self.optimizers = {
-            name: Adam(net.flat.unsqueeze(0), [net])
+            name: Adam(net.flat.unsqueeze(0), [*net.weights.values()])
             for name, net in networks.items()
             if name != "target"
         }

@@ -46,7 +46,7 @@ from sweepd.agents.engine.transitions import Transitions
 from sweepd.agents.native.choice import kernels
 from sweepd.agents.native.kernels import UpdateKernel
 from sweepd.agents.networks.distributions import distribution_of
-from sweepd.agents.networks.net import StateDict, forward
+from sweepd.agents.networks.net import StateDict
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.spec import NetSpec
@@ -132,10 +132,10 @@ class PPO(Program):
         super().__init__(shape, device)
         slots, rows = shape.slots, shape.minibatch
         self._distribution = distribution_of(shape)
-        self.population = Population(shape, self.device, learns=True)
+        self.population = Population(shape, self.device)
         nets = self.population.actor, self.population.critic
         self.rollout = Rollout(shape, self.population, self.obs)
-        self.optimizer = Adam(self.population.flat, nets)
+        self.optimizer = Adam(self.population.flat, self.population.pair.leaves)
         steps = shape.bptt if shape.recurrent else 1
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
         self._fused_loss = fused_loss(shape, self.device)
@@ -278,8 +278,7 @@ class PPO(Program):
         x = population.inputs(batch.obs)
         memories = batch.memories() if self.shape.recurrent else None
         with torch.enable_grad():
-            nets = population.actor, population.critic
-            (output, _), (value, _) = forward(nets, x, memories)
+            (output, value), _ = population.pair.forward(x, memories)
             if self._fused_loss is None:
                 loss = self._loss(output, value)
             else:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.networks.initial import new_weights, own_weights, seeded
-from sweepd.agents.networks.net import Net, StateDict, check_tensors
+from sweepd.agents.networks.net import Net, Pair, StateDict, check_tensors
 from sweepd.agents.networks.normaliser import checked_normaliser
 from sweepd.agents.networks.shape import PER_SEAT, Shape
 from sweepd.agents.networks.spec import SECOND_SEAT, NetSpec
@@ -22,20 +22,22 @@ class Population:
     Attributes:
         flat: (2, G, P) weights: actors, then critics, of all sets of a member.
         actor: the actors; they read the first `state_dim` columns of an observation.
+        pair: both, for learning.
         critic: the critics; they read all columns. The columns that both read have one normaliser.
         popart: (G, 1, 1) bool, members whose value normaliser follows the returns.
         averages: (G, P), running means of the actors' weights.
         averaged: (G, 1) bool, members whose running mean acts in evaluations and is exported.
     """
 
-    def __init__(self, shape: Shape, device: torch.device, *, learns: bool = False) -> None:
+    def __init__(self, shape: Shape, device: torch.device) -> None:
         self.shape, self.device = shape, device
         specs = specs_of(shape)
         size = max(spec.policies * spec.size for spec in specs)
         self.flat = torch.zeros(2, shape.slots, size, device=device)
         self.actor, self.critic = (
-            Net(spec, own, learns=learns) for spec, own in zip(specs, self.flat, strict=True)
+            Net(spec, own) for spec, own in zip(specs, self.flat, strict=True)
         )
+        self.pair = Pair(self.actor, self.critic, self.flat)
         self.popart = torch.zeros(shape.slots, 1, 1, dtype=torch.bool, device=device)
         self.averages = torch.zeros_like(self.flat[0])
         self.averaged = torch.zeros(shape.slots, 1, dtype=torch.bool, device=device)

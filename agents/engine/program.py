@@ -33,6 +33,7 @@ from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.native.memory import keep_freed_memory
 from sweepd.envs.native.threads import torch_on_one
 from sweepd.envs.support.errors import InputError
 
@@ -145,6 +146,7 @@ class Program(ABC):
     def __init__(self, shape: Shape, device: torch.device | str) -> None:
         self.check_shape(shape)
         self.shape, self.device = shape, torch.device(device)
+        keep_freed_memory()
         self.scale = RunningScale(shape, self.device) if shape.running_scale else None
         self.streams = Streams(shape.slots, self.device)
         self.members: list[Member | None] = [None] * shape.slots

@@ -28,7 +28,6 @@ from sweepd.agents.engine.transitions import MinibatchIndex, Transitions
 from sweepd.agents.native.choice import Evaluator
 from sweepd.agents.networks.distributions import distribution_of
 from sweepd.agents.networks.fused_sample import fused_sample
-from sweepd.agents.networks.net import forward
 from sweepd.agents.networks.normaliser import normalised
 from sweepd.agents.networks.portable import sqrt
 from sweepd.agents.networks.recurrence import Memory
@@ -283,14 +282,11 @@ class Rollout:
             self.transitions.memory[:, :, first : first + shape.num_envs] = self.memory
         # An absent agent's recurrent state waits for its next action.
         live = self._present[:, step : step + 1] if shape.has_absent_agents else None
-        actor, critic = self.population.actor, self.population.critic
         memories = [Memory(state, live=live) for state in self.memory]
-        found = forward([actor, critic], obs, memories)
-        self._output, output = (output for output, _ in found)
-        self._values[:, step] = critic.value(output).squeeze(-1)
-        for state, (_, after) in zip(self.memory, found, strict=True):
-            assert after is not None
-            state.copy_(after)
+        (self._output, output), states = self.population.pair.forward(obs, memories)
+        self._values[:, step] = self.population.critic.value(output).squeeze(-1)
+        assert states is not None
+        self.memory.copy_(torch.stack(states))
 
     def _legal(self, env: VecEnv, chosen: Tensor) -> Tensor:
         """Return the environment's mask for the next choice, and keep it."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +30,9 @@ class Activation(NamedTuple):
     """What follows a hidden layer.
 
     Attributes:
-        function: of the layer's outputs (N, rows, width) and its own weights, in the order of
-            `new`: (N, 1, width) and (N, in, out). It mixes neither networks nor rows.
+        function: of the layer's outputs (N, rows, width), which it may overwrite, and its own
+            weights, in the order of `new`: (N, 1, width) and (N, in, out). It mixes neither
+            networks nor rows.
         new: the first values of its own weights for a width, by names that are neither weight nor
             bias, as modules have them: (width,) and (out, in). None: it has none.
     """
@@ -40,11 +41,37 @@ class Activation(NamedTuple):
     new: Callable[[int], Mapping[str, Tensor]] | None = None
 
 
+def relu_(x: Tensor) -> Tensor:
+    """Return max(x, 0), in place of x; its derivative likewise takes the place of the gradient.
+
+    (Elsewhere in memory, both would take several times as long.)
+    """
+    if not torch.is_grad_enabled():
+        return x.relu_()
+    result: Tensor = _ReLU.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _ReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x.relu_())
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        [x], [grad] = ctx.saved_tensors, grads
+        # The gradient belongs to this layer alone: one layer reads x, or autograd has added up.
+        torch.ops.aten.threshold_backward.grad_input(grad, x, 0, grad_input=grad)
+        return grad
+
+
 ACTIVATIONS = {
-    RELU: Activation(torch.relu),
-    TANH: Activation(torch.tanh),
+    RELU: Activation(relu_),
+    TANH: Activation(torch.tanh_),
     SILU: Activation(functional.silu),
-    ELU: Activation(functional.elu),
+    ELU: Activation(functional.elu_),
 }
 
 

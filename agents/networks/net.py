@@ -24,7 +24,7 @@ from sweepd.agents.networks.items import ItemEncoder
 from sweepd.agents.networks.layers import affine
 from sweepd.agents.networks.normaliser import normalised
 from sweepd.agents.networks.part import cut
-from sweepd.agents.networks.recurrence import WEIGHTS, Memory, joined, unrolled
+from sweepd.agents.networks.recurrence import Memory, joined, unrolled
 from sweepd.agents.networks.spec import SECOND_SEAT, NetSpec
 from sweepd.envs.support.errors import InputError
 
@@ -102,11 +102,15 @@ class Net:
             x: (N, rows, columns or more), normalised.
             memory: of recurrent networks.
         """
-        [found] = forward([self], x, None if memory is None else [memory])
-        return found
+        top, state = top_of(self.spec, self.weights, self.first(x), memory)
+        return self.output(x, top), state
 
     def hidden(self, x: Tensor) -> Tensor:
-        """Return the last of the hidden layers, (N * policies, rows, width)."""
+        """Return the last hidden layer of networks without recurrent layer, (N, rows, width)."""
+        return top_of(self.spec, self.weights, self.first(x))[0]
+
+    def first(self, x: Tensor) -> Tensor:
+        """Return the first hidden layer before its activation, (N * policies, rows, width)."""
         spec, weights = self.spec, self.weights
         if spec.seat_column is not None:
             x = x.repeat_interleave(spec.policies, 0)
@@ -116,14 +120,23 @@ class Net:
             x = self._encoder(weights, x)
         else:
             x = x[..., : spec.inputs]
-        for layer, name in enumerate(spec.trunk):
-            weight = weights[f"{name}.weight"]
-            if self._encoder is not None and not layer:
-                weight = self._encoder.folded(weight)
-            x = affine(x, weight, weights[f"{name}.bias"])
-            if not (spec.linear_top and layer == len(spec.hidden) - 1):
-                x = activated(spec.activation, x, weights, name)
-        return x
+        if not spec.trunk:
+            return x
+        weight, bias = (weights[f"{spec.trunk[0]}.{part}"] for part in ("weight", "bias"))
+        return affine(x, weight if self._encoder is None else self._encoder.folded(weight), bias)
+
+    def output(self, x: Tensor, top: Tensor) -> Tensor:
+        """Return the outputs that act, (N, rows, outputs).
+
+        Args:
+            x: as of `forward`.
+            top: (N * policies, rows, width), what the last layers read.
+        """
+        output = self.head(next(iter(self.spec.heads)), top)
+        if self.spec.seat_column is None:
+            return output
+        first, second = output.view(-1, 2, *output.shape[1:]).unbind(1)
+        return torch.where(is_second(x, self.spec.seat_column), second, first)
 
     def head(self, name: str, top: Tensor) -> Tensor:
         """Return the outputs of a layer on the hidden ones, (N * policies, rows, outputs)."""
@@ -189,37 +202,75 @@ class Net:
         }
 
 
-def forward(
-    nets: Sequence[Net], x: Tensor, memories: Sequence[Memory] | None = None
-) -> list[tuple[Tensor, Tensor | None]]:
-    """Run several kinds of networks of the same members, such as actors and critics.
+class Pair:
+    """Actors and critics that learn; what follows their first layers runs as one product of both.
 
-    Their recurrent layers, where most operations are, run as one.
+    (Half as many operations: on CPUs with small minibatches and on GPUs, their number counts.)
+
+    Attributes:
+        leaves: the weights of both, of which gradients are computed.
+    """
+
+    def __init__(self, actor: Net, critic: Net, flat: Tensor) -> None:
+        """Set up the networks of members.
+
+        Args:
+            actor: with the weights flat[0].
+            critic: with the weights flat[1], and the widths of the actor.
+            flat: (2, N, P).
+        """
+        self.nets, spec = (actor, critic), actor.spec
+        names = [f"{layer}.{part}" for layer in spec.trunk[1:] for part in ("weight", "bias")]
+        names += [part.name for part in spec.parts() if part.group in ("activation", "cell")]
+        both = cut(flat.view(2 * len(actor.flat) * spec.policies, -1), spec.parts())
+        self._common = {name: both[name].requires_grad_() for name in names}
+        own = [
+            leaf.requires_grad_()
+            for net in self.nets
+            for name, leaf in net.weights.items()
+            if name not in self._common
+        ]
+        self.leaves = [*self._common.values(), *own]
+
+    def forward(
+        self, x: Tensor, memories: Sequence[Memory] | None = None
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+        """Return the outputs of actors and critics, and their recurrent states after them.
+
+        Args:
+            x: (N, rows, columns), normalised.
+            memories: of recurrent networks, both.
+        """
+        actor, critic = self.nets
+        memory = None if memories is None else joined(memories)
+        first = torch.cat([net.first(x) for net in self.nets])
+        top, state = top_of(actor.spec, self._common, first, memory)
+        tops = top.chunk(2)
+        states = None if state is None else (state[: len(state) // 2], state[len(state) // 2 :])
+        return (actor.output(x, tops[0]), critic.output(x, tops[1])), states
+
+
+def top_of(
+    spec: NetSpec, weights: Mapping[str, Tensor], x: Tensor, memory: Memory | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return what the last layers read, and the recurrent state after it.
 
     Args:
-        nets: which have the same widths, if they are recurrent.
-        x: (N, rows, columns), normalised, of which each kind reads the first that it needs.
-        memories: of recurrent networks, one for each kind.
-
-    Returns:
-        Of each kind, the outputs that act and the recurrent state after them; None without one.
+        spec: of the networks.
+        weights: those of the layers between the first and the last.
+        x: (N, rows, width), as `Net.first` returns it.
+        memory: of recurrent networks.
     """
-    tops = [net.hidden(x) for net in nets]
-    states: Sequence[Tensor | None] = [None] * len(nets)
-    if cell := nets[0].spec.cell:
-        if memories is None:
-            raise ValueError("recurrent networks need a memory")
-        weights = {name: torch.cat([net.weights[name] for net in nets]) for name in WEIGHTS}
-        shown, state = unrolled(cell, weights, torch.cat(tops), joined(memories))
-        tops, states = [*shown.chunk(len(nets))], state.chunk(len(nets))
-    found: list[tuple[Tensor, Tensor | None]] = []
-    for net, top, after in zip(nets, tops, states, strict=True):
-        output = net.head(next(iter(net.spec.heads)), top)
-        if net.spec.seat_column is not None:
-            first, second = output.view(-1, 2, *output.shape[1:]).unbind(1)
-            output = torch.where(is_second(x, net.spec.seat_column), second, first)
-        found.append((output, after))
-    return found
+    for layer, name in enumerate(spec.trunk):
+        if layer:
+            x = affine(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+        if not (spec.linear_top and layer == len(spec.hidden) - 1):
+            x = activated(spec.activation, x, weights, name)
+    if not spec.cell:
+        return x, None
+    if memory is None:
+        raise ValueError("recurrent networks need a memory")
+    return unrolled(spec.cell, weights, x, memory)
 
 
 def check_tensors(spec: NetSpec, given: Mapping[str, Tensor]) -> None:

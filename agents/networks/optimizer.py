@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
-from sweepd.agents.networks.net import Net
 from sweepd.envs.support.upload import upload
 
 BETA1, BETA2 = 0.9, 0.999
@@ -49,22 +48,22 @@ class Adam:
 
     Args:
         flat: (K, G, P), the weights.
-        nets: the networks whose weights they are, for `gradients`.
+        leaves: views of them, of which `gradients` computes the gradients.
         fused: whether to call the fused kernel per network; None: on CPUs.
     """
 
     def __init__(
-        self, flat: Tensor, nets: Sequence[Net] = (), *, fused: bool | None = None
+        self, flat: Tensor, leaves: Sequence[Tensor] = (), *, fused: bool | None = None
     ) -> None:
         kinds, slots, _ = flat.shape
         self._fused = flat.device.type == "cpu" if fused is None else fused
         self._flat = flat
         self.m, self.v, self.grad = (torch.zeros_like(flat) for _ in range(3))
-        self._leaves = [leaf for net in nets for leaf in net.weights.values()]
+        # The gradient of a leaf has the same place in `grad` as the leaf in the weights.
+        self._leaves, begin = leaves, flat.storage_offset()
         self._grads = [
-            view
-            for net, grad in zip(nets, self.grad, strict=False)
-            for view in net.views(grad).values()
+            self.grad.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset() - begin)
+            for leaf in leaves
         ]
         self.step = torch.zeros(slots, device=flat.device)
         self.lr, self.eps, self.weight_decay = [0.0] * slots, [1e-8] * slots, [0.0] * slots
