@@ -137,7 +137,7 @@ def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
         for part in net.spec.parts():
             own = part.group in ("first", "out", "out bias", "deviation", "chain")
             leaf = net.weights[part.name] if own else both[part.name]
-            leaf.copy_(_numbers(*leaf.shape, scale=0.25))
+            leaf.detach().copy_(_numbers(*leaf.shape, scale=0.25))
     optimizer = Adam(flat)
     optimizer.lr = _RATES
     optimizer.weight_decay = [0.0, 1e-2]

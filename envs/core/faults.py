@@ -1,244 +1,193 @@
-"""Latches for illegal actions: recorded on the device, read by the host only in `check`."""
+"""A latch for faults: recorded on the device, read by the host only in `check`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from sweepd.envs.core.rows import where_rows
 from sweepd.envs.native.memory import per_row
 from sweepd.envs.support.errors import RunError
 
 
+class Fault(NamedTuple):
+    """The first fault of a row.
+
+    Attributes:
+        row: The row.
+        step: The number of the step, from 1.
+        values: What was recorded of it.
+    """
+
+    row: int
+    step: int
+    values: list[float]
+
+
 class FaultLatch:
-    """Latches, per row, the first step with an action that is not finite or outside [-1, 1].
+    """Latches, per row, the first step with a fault, and what a message needs to know of it.
 
-    Also keeps the largest absolute value per component since then. If every step is checked
-    (`debug`), both belong to the same step.
-
-    Args:
-        rows: number of rows.
-        rows_per_member: rows of one member, for messages.
-        components: names of the action's components, for messages.
-        device: device of the actions.
+    Attributes:
+        legal_steps: (rows,) float64, the steps before the row's first fault. It stops counting
+            there, and is below the number of all steps from then on.
+        values: (columns, rows), of that fault.
     """
 
     def __init__(
-        self, rows: int, rows_per_member: int, components: Sequence[str], device: torch.device
+        self,
+        rows: int,
+        columns: int,
+        explain: Callable[[Fault], str],
+        device: torch.device,
+        dtype: torch.dtype = torch.float64,
     ) -> None:
-        self._rows_per_member = rows_per_member
-        self._components = tuple(components)
-        self._steps = 0.0  # counted on the host, which needs no synchronisation
-        # Steps before the first illegal action. It stops counting there, since `_largest` keeps its
-        # maximum.
-        self._legal_steps = torch.zeros(rows, dtype=torch.float64, device=device)
-        self._largest = per_row(len(components), rows=rows, device=device)
-        self._row_size = torch.zeros(rows, dtype=torch.float64, device=device)
-
-    def count_step(self) -> None:
-        """Count a step. For native code that records it in `tensors`; `record` counts by itself."""
-        self._steps += 1.0
-
-    def record(self, action: Tensor) -> None:
-        """Record one step's actions, (components, rows) float64."""
-        self.count()
-        self.measure(action)
-
-    def count(self) -> None:
-        """Count a step on the host: the first part of `record`."""
-        self._steps += 1.0
-
-    def measure(self, action: Tensor) -> None:
-        """Record the counted step's actions on the device: the second part of `record`."""
-        # NaN propagates and stays.
-        torch.maximum(self._largest, action.abs(), out=self._largest)
-        # NaN is not ≤ 1, so it counts as illegal without a test of its own.
-        self._legal_steps.add_(torch.amax(self._largest, 0, out=self._row_size).le_(1.0))
-
-    def clear(self, rows: slice) -> None:
-        """Clear the faults of these rows."""
-        self._legal_steps[rows] = self._steps
-        self._largest[:, rows] = 0.0
-
-    def latched(self) -> Tensor:
-        """Return which rows have a fault: (rows,) bool."""
-        return self._legal_steps < self._steps
-
-    def native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
-        """Return what a native step changes."""
-        return {}, {"legal_steps": self._legal_steps, "largest": self._largest}
-
-    def check(self) -> None:
-        """Raise RunError for the earliest fault. Synchronises with the device."""
-        legal, row = self._legal_steps.min(0)
-        if float(legal) == self._steps:
-            return
-        at = int(row)
-        size, component = self._largest[:, at].max(0)
-        raise RunError(
-            f"row {at} (member {at // self._rows_per_member}) got illegal actions from step "
-            f"{int(legal) + 1} on: component {int(component)} ({self._components[int(component)]}) "
-            f"had the size {float(size)!r}; actions must be finite and in [-1, 1]"
-        )
-
-    def state(self, rows: slice) -> dict[str, Tensor]:
-        """Return these rows' faults as a flat dict of tensors."""
-        return {
-            "fault_age": self._steps - self._legal_steps[rows],
-            "fault_largest": self._largest[:, rows].clone(),
-        }
-
-    def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned."""
-        self._legal_steps[rows] = self._steps - state["fault_age"].to(self._legal_steps.device)
-        self._largest[:, rows] = state["fault_largest"].to(self._largest.device)
-
-
-class ChoiceLatch:
-    """Latches, per row, the first step whose action is none of the choices 0 … `choices` - 1.
-
-    Actions of several steps are buffered and checked together, which is cheaper.
-
-    Args:
-        rows: number of rows.
-        rows_per_member: rows of one member, for messages.
-        choices: number of choices, with actions (rows,); or one number per choice of a
-            multi-discrete action, at most 254 each, with actions (rows, choices).
-        device: device of the actions.
-    """
-
-    _BUFFER = 16
-
-    def __init__(
-        self, rows: int, rows_per_member: int, choices: int | Sequence[int], device: torch.device
-    ) -> None:
-        self._rows_per_member = rows_per_member
-        self._several = not isinstance(choices, int)
-        self._choices = (choices,) if isinstance(choices, int) else tuple(choices)
-        shape = (rows, len(self._choices)) if self._several else (rows,)
-        # float64 holds any discrete action and is the dtype in which environments compute.
-        # Multi-discrete actions are kept in bytes, because there are many of them.
-        kind = torch.uint8 if self._several else torch.float64
-        self._recent = torch.zeros(self._BUFFER, *shape, dtype=kind, device=device)
-        self._places = self._recent.unbind(0)
-        # Expanded to all rows, because broadcasting a few numbers is slower.
-        self._most = (
-            (torch.tensor(self._choices, device=device) - 1)
-            .to(kind)
-            .expand(rows, -1)
-            .reshape(shape)
-        )
-        to_go = torch.arange(self._BUFFER, 0, -1, dtype=torch.uint8, device=device)
-        self._to_go = to_go.view(-1, *(1 for _ in shape))
-        self._buffered = 0  # buffered steps
-        self._unchecked = 0  # of them, those whose actions may be illegal
-        self._steps = 0  # steps before the buffered ones
-        # Steps before the first illegal action (infinity if there is none), and that action.
-        self._legal_steps = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
-        self._illegal = torch.zeros(shape, dtype=torch.float64, device=device)
-
-    def record(self, action: Tensor) -> Tensor:
-        """Buffer one step's actions.
+        """Make a latch without faults.
 
         Args:
-            action: int64.
+            rows: Number of rows.
+            columns: How many numbers are kept of a fault.
+            explain: Says what is wrong.
+            device: Device of what is recorded.
+            dtype: Type of these numbers.
+        """
+        self._explain = explain
+        # Counted on the host, which needs no synchronisation; so are steps without any fault.
+        self._steps = self._unrecorded = 0
+        self.legal_steps = torch.zeros(rows, dtype=torch.float64, device=device)
+        self.values = per_row(columns, rows=rows, dtype=dtype, device=device)
+        self._legal = torch.ones(rows, dtype=torch.bool, device=device)
+
+    def count(self) -> None:
+        """Count a step, on the host. To record it is a step of its own, also of native code."""
+        self._steps += 1
+
+    def all_legal(self) -> None:
+        """Record on the host that the counted step has no fault."""
+        self._unrecorded += 1
+
+    def record(self, legal: Tensor, values: Tensor) -> Tensor:
+        """Record the counted step on the device.
+
+        Args:
+            legal: (rows,) bool, rows without a fault in this step.
+            values: (columns, rows) numbers to keep where it is the first fault, of the latch's type.
 
         Returns:
-            The actions as float64, or multi-discrete ones as uint8, where values below 0 become 255
-            and values above 254 become 254. Valid until the next call.
+            (rows,) bool, rows without a fault so far. Valid until the next call.
         """
-        self.take_place()
-        return self.put(action)
+        self._settle()
+        # Rows without a fault keep the latest values: those of their first fault stay.
+        where_rows(self._legal, values, self.values, axis=-1, out=self.values)
+        self._legal.logical_and_(legal)
+        self.legal_steps.add_(self._legal)
+        return self._legal
 
-    def take_place(self) -> int:
-        """Take the buffer's next place for a step, on the host: the first part of `record`."""
-        if self._buffered == self._BUFFER:
-            self._check_buffer()
-        self._buffered += 1
-        self._unchecked += 1
-        return self._buffered
+    def record_sizes(self, numbers: Tensor) -> None:
+        """Record the counted step's numbers, which are legal from -1 to 1, on the device.
 
-    def taken(self) -> Tensor:
-        """Return the buffer's place that was taken, for native code that fills it."""
-        return self._places[self._buffered - 1]
+        Keeps the largest absolute values of all steps, also after a fault: that is faster.
 
-    def confirm(self) -> None:
-        """Native code has found all actions in the place taken legal."""
-        self._unchecked -= 1
-
-    def put(self, action: Tensor) -> Tensor:
-        """Buffer the actions in the place taken, on the device: the second part of `record`."""
-        return self.taken().copy_(action.clamp(-1, 254) if self._several else action)
+        Args:
+            numbers: (columns, rows) float64.
+        """
+        # NaN propagates and stays.
+        torch.maximum(self.values, numbers.abs(), out=self.values)
+        # NaN is not ≤ 1, so it counts as illegal without a test of its own.
+        self.legal_steps.add_(torch.amax(self.values, 0).le_(1.0))
 
     def clear(self, rows: slice) -> None:
-        """Clear the faults of these rows."""
-        self._check_buffer()
-        self._legal_steps[rows] = torch.inf
-        self._illegal[rows] = 0.0
+        """Forget the faults of these rows."""
+        self._settle()
+        self.legal_steps[rows] = self._steps
+        self._legal[rows] = True
+        self.values[:, rows] = 0
 
     def latched(self) -> Tensor:
         """Return which rows have a fault: (rows,) bool."""
-        self._check_buffer()
-        latched = self._legal_steps.isfinite()
-        return latched.any(-1) if self._several else latched
+        self._settle()
+        return self.legal_steps < self._steps
 
     def check(self) -> None:
         """Raise RunError for the earliest fault. Synchronises with the device."""
-        self._check_buffer()
-        legal, at = self._legal_steps.flatten().min(0)
-        if bool(legal.isinf()):
-            return
-        row, choice = divmod(int(at), len(self._choices))
-        which = f" for choice {choice}" if self._several else ""
-        named, most = self._named(float(self._illegal.flatten()[at])), self._choices[choice] - 1
-        raise RunError(
-            f"row {row} (member {row // self._rows_per_member}) got an illegal action in step "
-            f"{int(legal) + 1}{which}: {named}; actions must be whole numbers from 0 to {most}"
-        )
+        self._settle()
+        legal, row = self.legal_steps.min(0)
+        if int(legal) < self._steps:
+            values = self.values[:, row].tolist()
+            raise RunError(self._explain(Fault(int(row), int(legal) + 1, values)))
 
     def state(self, rows: slice) -> dict[str, Tensor]:
         """Return these rows' faults as a flat dict of tensors."""
-        self._check_buffer()
+        self._settle()
         return {
-            "fault_age": self._steps - self._legal_steps[rows],
-            "fault_action": self._illegal[rows].clone(),
+            "fault_age": self._steps - self.legal_steps[rows],
+            "fault_values": self.values[:, rows].clone(memory_format=torch.contiguous_format),
         }
 
-    def set_state(self, rows: slice, state: dict[str, Tensor]) -> None:
+    def set_state(self, rows: slice, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
-        self._check_buffer()
-        self._legal_steps[rows] = self._steps - state["fault_age"].to(self._legal_steps.device)
-        self._illegal[rows] = state["fault_action"].to(self._illegal.device)
+        self._settle()
+        age = state["fault_age"].to(self.legal_steps.device)
+        self.legal_steps[rows], self._legal[rows] = self._steps - age, age == 0
+        self.values[:, rows] = state["fault_values"].to(self.values.device)
 
-    def _named(self, action: float) -> str:
-        if self._several and action >= 254:
-            return "254 or more" if action == 254 else "less than 0"
-        return str(int(action))
+    def _settle(self) -> None:
+        """Record the steps without any fault that only the host has counted."""
+        if self._unrecorded:
+            self.legal_steps.add_(self._legal, alpha=self._unrecorded)
+            self._unrecorded = 0
 
-    def _check_buffer(self) -> None:
-        """Check the buffered actions and empty the buffer."""
-        recent = self._recent[: self._buffered]
-        if self._unchecked:
-            # Mark each illegal action with the number of steps left in the buffer: the maximum
-            # belongs to the first one. Bytes are the fastest dtype for this.
-            outside = (
-                recent > self._most
-                if self._several
-                else recent.ne(recent.clamp(0, self._choices[0] - 1))
-            )
-            illegal = outside.view(torch.uint8)
-            left = illegal.mul_(self._to_go[-self._buffered :]).amax(0).to(torch.int64)
-            found = (left > 0) & self._legal_steps.isinf()
-            first = (self._buffered - left).clamp_max_(self._buffered - 1)
-            torch.where(
-                found,
-                recent.gather(0, first.unsqueeze(0))[0].double(),
-                self._illegal,
-                out=self._illegal,
-            )
-            torch.where(
-                found, self._steps + first.double(), self._legal_steps, out=self._legal_steps
-            )
-        self._steps += self._buffered
-        self._buffered = self._unchecked = 0
+
+class FaultRecord(Protocol):
+    """What remembers faults, such as a latch or several."""
+
+    def latched(self) -> Tensor: ...
+    def check(self) -> None: ...
+
+
+class WithFaults:
+    """An environment's part that tells its faults, which are in `_faults`."""
+
+    device: torch.device
+    _faults: FaultRecord
+
+    def faults(self) -> Tensor:
+        """See `VecEnv.faults`."""
+        return self._faults.latched().to(self.device)
+
+    def check(self) -> None:
+        """See `VecEnv.check`."""
+        self._faults.check()
+
+
+def illegal_number(fault: Fault, rows_per_member: int, components: Sequence[str]) -> str:
+    """Say which number is not in [-1, 1]; `Fault.values` are the components' absolute values."""
+    # NaN counts as the largest.
+    component = int(torch.tensor(fault.values, dtype=torch.float64).argmax())
+    return (
+        f"row {fault.row} (member {fault.row // rows_per_member}) got illegal actions from step "
+        f"{fault.step} on: component {component} ({components[component]}) had the size "
+        f"{fault.values[component]!r}; actions must be finite and in [-1, 1]"
+    )
+
+
+def illegal_choice(
+    row: int, rows_per_member: int, step: int, value: str, options: int, choice: int | None = None
+) -> str:
+    """Say that a row's choice in a step is none of its options.
+
+    Args:
+        row: The row.
+        rows_per_member: Rows of one member.
+        step: The step, from 1.
+        value: What was chosen.
+        options: The number of options.
+        choice: Which choice of an action of several, from 0; None: it is the only one.
+    """
+    which = "" if choice is None else f" for choice {choice}"
+    return (
+        f"row {row} (member {row // rows_per_member}) got an illegal action in step {step}{which}: "
+        f"{value}; actions must be whole numbers from 0 to {options - 1}"
+    )

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
+from sweepd.envs.core.faults import WithFaults
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.support.errors import InputError
 
 
-class FaultRecord(Protocol):
-    """A latch for illegal actions, such as those of `sweepd.envs.core.faults`."""
-
-    def latched(self) -> Tensor: ...
-    def check(self) -> None: ...
-
-
-class GameEnv(VecEnv):
+class GameEnv(WithFaults, VecEnv):
     """A `VecEnv` whose slots are configured with their members' parameters.
 
     Subclasses call `_set_rows` first when they are made, and set `device` and `_faults`.
     """
-
-    _faults: FaultRecord
 
     @abstractmethod
     def configure_member(self, member: int, params: Any) -> None:
@@ -48,14 +40,6 @@ class GameEnv(VecEnv):
         Empty for games without `info`, and for episodes that have not ended.
         """
         return [{} for _ in range(self.envs_per_member)]
-
-    def faults(self) -> Tensor:
-        """See `VecEnv.faults`."""
-        return self._faults.latched().to(self.device)
-
-    def check(self) -> None:
-        """See `VecEnv.check`."""
-        self._faults.check()
 
     def _set_rows(self, name: str, members: int, envs_per_member: int) -> None:
         """Set the numbers of members and rows.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sweepd.envs.core.seeds import derive_seed
+from sweepd.envs.support.upload import upload
 
 
 def member_seeds(
@@ -138,3 +139,49 @@ class Streams:
             for generator in self._generators
         ]
         return torch.cat(parts, dim=1)
+
+
+class NextNumbers:
+    """Numbers drawn ahead, of which every row takes its next ones when it needs them.
+
+    Attributes:
+        pool: (rounds, *shape, rows), the numbers drawn ahead.
+        turn: (rows,) int64, the round of each row's next ones. It may be past the last round in rows
+            that need no others.
+    """
+
+    def __init__(
+        self,
+        *shape: int,
+        rows: int,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.pool = torch.zeros(1, *shape, rows, dtype=dtype, device=device)
+        self.turn = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._rounds = np.zeros(rows, dtype=np.int64)  # drawn, of each row
+
+    def put(self, rows: slice, numbers: Tensor) -> None:
+        """Give rows other numbers, (rounds, *shape, those rows), from the first one on."""
+        missing = len(numbers) - len(self.pool)
+        if missing > 0:
+            more = self.pool.new_zeros(missing, *self.pool.shape[1:])
+            self.pool = torch.cat([self.pool, more])
+        self.pool[: len(numbers), ..., rows] = upload(numbers, self.pool.device)
+        self.turn[rows] = 0
+        self._rounds[rows] = len(numbers)
+
+    def next(self) -> Tensor:
+        """Return each row's next numbers, (*shape, rows); undefined where none are left."""
+        turn = self.turn.clamp_max(len(self.pool) - 1)
+        return self.pool.gather(0, turn.expand(1, *self.pool.shape[1:]))[0]
+
+    def state(self, rows: slice) -> dict[str, Tensor]:
+        """Return the numbers and turns of a member's rows as a flat dict of tensors."""
+        rounds = int(self._rounds[rows].max())
+        return {"pool": self.pool[:rounds, ..., rows], "turn": self.turn[rows]}
+
+    def set_state(self, rows: slice, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        self.put(rows, state["pool"])
+        self.turn[rows] = state["turn"].to(self.turn.device)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweepd.envs.core.faults import FaultLatch
+from sweepd.envs.core.faults import Fault, FaultLatch, WithFaults, illegal_number
+from sweepd.envs.core.rows import put_rows, take_rows
 from sweepd.envs.core.vec_env import Step, VecEnv, on_cpu
 from sweepd.envs.crypto.account import RECORD_ROWS, RECORD_ROWS_WITH_SHORTS, Account, record_of
 from sweepd.envs.crypto.data.timeframe import bars_per_week, bars_per_year
@@ -37,7 +38,7 @@ from sweepd.envs.native.memory import per_row, stride_of, takes_floats
 from sweepd.envs.support.errors import InputError
 
 
-class CryptoEnv(VecEnv):
+class CryptoEnv(WithFaults, VecEnv):
     """`envs_per_member` rows per member. Each row trades episodes that start without positions.
 
     Observation (state_dim = 1 + 3N + max_lookback · M, float32): cash fraction, N weights,
@@ -62,6 +63,7 @@ class CryptoEnv(VecEnv):
 
     env_name = "sweepd/Crypto-v0"
     if_discrete = False
+    _faults: FaultLatch
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class CryptoEnv(VecEnv):
         year = bars_per_year(market.bars.timeframe) if self.shorts else None
         self._rules = Rules(rows, market.instruments, self.device, bars_per_year=year)
         self._reward = Reward(rows, self.device)
-        self._faults = FaultLatch(rows, envs_per_member, market.tickers, self.device)
+        self._faults = FaultLatch(rows, market.assets, self._explain, self.device)
         self._episodes = Episodes(
             self.num_members, envs_per_member, self.device, fixed=fixed, stagger=stagger
         )
@@ -412,7 +414,8 @@ class CryptoEnv(VecEnv):
         tensors |= {name: getattr(self, f"_{name}") for name in own}
         tensors |= zip(("equal_units", "units", "paid"), self._holdings, strict=True)
         tensors |= zip(("equal_worth", "worth"), self._worths, strict=True)
-        for part in (self._rules, self._reward, self._faults):
+        tensors |= {"legal_steps": self._faults.legal_steps, "largest": self._faults.values}
+        for part in (self._rules, self._reward):
             own_sizes, own_tensors = part.native_state()
             sizes |= own_sizes
             tensors |= own_tensors
@@ -474,7 +477,7 @@ class CryptoEnv(VecEnv):
         """Trade one bar in every row and return the reward (R,) float64, a buffer."""
         rules, before = self._rules, self._portfolio
         self._wish_by_row.copy_(action)
-        self._faults.measure(self._wish)
+        self._faults.record_sizes(self._wish)
         if not self._prices_known:  # after a native step
             self._gather_prices()
         orders = plan(before, self._valued, self._wish_by_row, rules, count=self._accounts)
@@ -555,13 +558,8 @@ class CryptoEnv(VecEnv):
         """See `VecEnv.final_obs`."""
         return self._final
 
-    def faults(self) -> Tensor:
-        """See `VecEnv.faults`."""
-        return self._faults.latched()
-
-    def check(self) -> None:
-        """See `VecEnv.check`."""
-        self._faults.check()
+    def _explain(self, fault: Fault) -> str:
+        return illegal_number(fault, self.envs_per_member, self.market.tickers)
 
     def _state(self) -> dict[str, Tensor]:
         """Return all tensors that change from step to step. Their last dimension is the rows."""
@@ -586,15 +584,14 @@ class CryptoEnv(VecEnv):
     def get_member(self, member: int) -> dict[str, Tensor]:
         """See `VecEnv.get_member`."""
         rows = self._episodes.rows(member)
-        own = {name: tensor[..., rows] for name, tensor in self._state().items()}
+        own = take_rows(self._state(), rows, -1)
         own |= self._faults.state(rows) | self._episodes.state(member)
         return on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. Configure the slot with the member's parameters first."""
         rows = self._episodes.rows(member)
-        for name, tensor in self._state().items():
-            tensor[..., rows] = state[name].to(self.device)
+        put_rows(self._state(), rows, state, -1)
         self._gather_prices()
         self._faults.set_state(rows, state)
         self._episodes.set_state(member, state)

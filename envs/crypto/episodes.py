@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweepd.envs.core.streams import Streams
+from sweepd.envs.core.streams import NextNumbers, Streams
 from sweepd.envs.crypto.splits import Window
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.upload import upload
@@ -43,9 +43,7 @@ class Episodes:
         self.lengths = np.ones(rows, dtype=np.int64)
         self._windows: list[np.ndarray] = [np.zeros((0, 2), dtype=np.int64)] * members
         self._streams = Streams(members)
-        # Starting bars drawn ahead: row `turn` of a column is the row's next start.
-        self._starts = torch.zeros(1, rows, dtype=torch.int64, device=device)
-        self._turn = torch.zeros(1, rows, dtype=torch.int64, device=device)
+        self._starts = NextNumbers(rows=rows, dtype=torch.int64, device=device)  # starting bars
         self._starts_left = np.zeros(rows, dtype=np.int64)
         # Steps to each episode's end, as of `_uncounted` steps ago.
         self._steps_left = np.zeros(rows, dtype=np.int64)
@@ -64,7 +62,7 @@ class Episodes:
     @property
     def address(self) -> int:
         """Where the starting bars drawn ahead are in memory; there may be more of them later."""
-        return self._starts.data_ptr()
+        return self._starts.pool.data_ptr()
 
     def configure(self, member: int, windows: Sequence[Window], length: int) -> None:
         """Set the windows and, unless fixed, the episode length from the member's next start on."""
@@ -128,10 +126,8 @@ class Episodes:
         Returns:
             (rows,) int64. Undefined in rows without a starting bar drawn ahead.
         """
-        # The clamp keeps the unused index of rows without a starting bar valid.
-        turn = self._turn.clamp_max(self._starts.shape[0] - 1)
-        bars = self._starts.gather(0, turn).squeeze(0)
-        self._turn += mask
+        bars = self._starts.next()
+        self._starts.turn += mask
         return bars
 
     def restart_ended(self) -> Tensor:
@@ -151,8 +147,7 @@ class Episodes:
         rows = self.rows(member)
         return {
             "stream": self._streams.state(member),
-            "starts": self._starts[:, rows].clone(),
-            "turn": self._turn[:, rows].clone(),
+            **self._starts.state(rows),
             "starts_left": torch.from_numpy(self._starts_left[rows].copy()),
             "steps_left": torch.from_numpy(self._steps_left[rows].copy()),
         }
@@ -162,8 +157,7 @@ class Episodes:
         self._count()
         rows = self.rows(member)
         self._streams.set_state(member, state["stream"])
-        self._put(rows, state["starts"])
-        self._turn[:, rows] = state["turn"].to(self.device)
+        self._starts.set_state(rows, state)
         self._starts_left[rows] = state["starts_left"].numpy()
         self._steps_left[rows] = state["steps_left"].numpy()
         self._next_end = int(self._steps_left.min())
@@ -201,18 +195,8 @@ class Episodes:
             # From the index among all possible starts to window and bar.
             window = np.searchsorted(bounds, chosen, side="right")
             starts = first[window] + chosen - (bounds - choices)[window]
-        self._put(rows, torch.from_numpy(starts))
-        self._turn[:, rows] = 0
+        self._starts.put(rows, torch.from_numpy(starts))
         self._starts_left[rows] = rounds
-
-    def _put(self, rows: slice, starts: Tensor) -> None:
-        """Store starting bars, growing the buffer if needed."""
-        missing = starts.shape[0] - self._starts.shape[0]
-        if missing > 0:
-            self._starts = torch.cat(
-                [self._starts, self._starts.new_zeros(missing, self._starts.shape[1])]
-            )
-        self._starts[: starts.shape[0], rows] = upload(starts, self.device)
 
 
 def windows_per_member(

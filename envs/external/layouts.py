@@ -167,7 +167,7 @@ class _Candidate:
         # Choices are rounded down, so the last one needs numbers above `high`.
         drawn = rng.uniform(actions.low, actions.high + actions.discrete, (16, *shape))
         self._actions = drawn.astype(actions.dtype)
-        self._check = ActionCheck(shape[0], 1, actions, action_masks(self._envs, 1))
+        self._check = ActionCheck(shape[0], 1, actions, action_masks(self._envs))
         self._envs.reset(range(len(env_kwargs)), range(len(env_kwargs)))
         self._turn = 0
         self._step()

@@ -111,7 +111,7 @@ class ExternalVecEnv(GameEnv):
         self._params: list[Mapping[str, Any]] = list(every)
         self._share_buffers()
         self._streams = Streams(self.num_members)
-        self._masks = action_masks(self._envs, envs_per_member)
+        self._masks = action_masks(self._envs)
         self._faults = ActionCheck(self.num_envs, envs_per_member, self._actions, self._masks)
         # Of the last reset of each member's environments.
         self._seeds: list[list[int]] = [[] for _ in every]

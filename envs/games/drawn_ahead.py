@@ -1,94 +1,225 @@
-"""The random numbers of games, drawn ahead from their members' streams."""
+"""Random numbers of games, drawn ahead from their members' streams."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sweepd.envs.core.streams import Streams
+from sweepd.envs.core.rows import where_rows
+from sweepd.envs.core.streams import NextNumbers
+from sweepd.envs.games.batched_rules import BatchedRules, State
+
+Numbers = dict[str, Tensor]
+_AHEAD = 64  # steps for which starts are drawn ahead if `draw` was not called
 
 
-class DrawnAhead:
-    """Uniform random numbers for the next steps of all games, in a few parts per step.
-
-    A member's numbers come from its own stream, so they do not depend on the other members. G is
-    the number of games.
+class StepNumbers:
+    """What every step of all games needs of chance, drawn ahead for each member by itself.
 
     Attributes:
-        numbers: (steps, G, columns of all parts) float64 in [0, 1).
+        buffers: By name, (steps, ...) with the games at `axis` of a step's numbers. A member's are
+            zeros where it needs none of that name.
     """
 
     def __init__(
-        self, members: int, games_per_member: int, parts: Sequence[int], device: torch.device
+        self,
+        members: int,
+        games_per_member: int,
+        draw: Callable[[int, int], Numbers],
+        device: torch.device,
+        *,
+        axis: int = 0,
+        ahead: int = 1,
     ) -> None:
-        """Make empty slots, whose numbers are zeros.
+        """Make empty slots.
 
         Args:
             members: Number of members.
             games_per_member: Games of each.
-            parts: The columns of each part.
-            device: Device of the streams and the numbers.
+            draw: Returns what a member's games need in the next steps, given member and number of
+                steps: (steps, ...) by name.
+            device: Device of the numbers.
+            axis: Where the games are in a step's numbers: the first axis (0) or the last one (-1).
+            ahead: Steps that are drawn at once if `draw` was not called.
         """
-        self._members, self._games_per_member, self._parts = members, games_per_member, [*parts]
-        self._streams = Streams(members, device)
-        self.numbers = torch.zeros(
-            0, members * games_per_member, sum(parts), dtype=torch.float64, device=device
-        )
+        self.buffers: Numbers = {}
+        self._members, self._each = members, games_per_member
+        self._of_member, self._device, self._ahead = draw, device, ahead
+        self._axis = 1 if axis == 0 else -1  # of the buffers
         self._at = 0  # index of the next step
-
-    @property
-    def left(self) -> int:
-        """Steps that are drawn and not used."""
-        return len(self.numbers) - self._at
+        self._until = 0  # steps until some member's numbers are used up
+        self._drawn = np.zeros(members, dtype=np.int64)  # steps of each member, from index 0
 
     def draw(self, steps: int) -> None:
         """Draw the numbers of the next steps, in place of those that are left."""
-        self.numbers = torch.cat([self._drawn(own, steps) for own in range(self._members)], 1)
-        self._at = 0
+        self._at = self._until = 0
+        for member in range(self._members):
+            self._put(member, self._of_member(member, steps), steps)
 
-    def next(self) -> tuple[Tensor, ...]:
-        """Return the parts of the next step, (G, columns) each."""
-        if not self.left:
-            self.draw(1)
+    def next(self) -> Numbers:
+        """Return the numbers of the next step."""
+        if not self._until:
+            self._compact()
+            for member in np.flatnonzero(self._drawn == 0).tolist():
+                self._put(member, self._of_member(member, self._ahead), self._ahead)
+            self._until = int(self._drawn.min())
+        at = self._at
         self._at += 1
-        return self._split(self.numbers[self._at - 1])
+        self._until -= 1
+        return {name: buffer[at] for name, buffer in self.buffers.items()}
 
-    def once(self, member: int) -> tuple[Tensor, ...]:
-        """Return the parts of a step for one member; zeros in the games of others."""
-        numbers = self.numbers.new_zeros(self.numbers.shape[1:])
-        numbers[self._games(member)] = self._drawn(member, 1)[0]
-        return self._split(numbers)
+    def discard(self, member: int) -> None:
+        """Forget what is left of a member, whose stream changes."""
+        self._compact()
+        self._drawn[member] = 0
 
-    def replace(self, member: int) -> None:
-        """Draw again what is left of a member, after a change of its stream."""
-        self.numbers[self._at :, self._games(member)] = self._drawn(member, self.left)
+    def alone(self, member: int, numbers: Numbers) -> Numbers:
+        """Return a member's numbers of one step, (1, ...), beside zeros in the games of others."""
+        beside = {name: self._room(1, own) for name, own in numbers.items()}
+        for name, own in numbers.items():
+            self._part(beside[name], member).copy_(own)
+        return {name: room[0] for name, room in beside.items()}
 
-    def seed(self, member: int, seed: int) -> None:
-        """Restart a member's stream. What was drawn ahead stays."""
-        self._streams.seed(member, seed)
+    def state(self, member: int) -> Numbers:
+        """Return what is left of a member, as a flat dict of tensors."""
+        self._compact()
+        drawn = int(self._drawn[member])
+        left = {
+            f"ahead_{name}": self._part(buffer[:drawn], member)
+            for name, buffer in self.buffers.items()
+            if drawn
+        }
+        return left | {"ahead": torch.tensor(drawn)}
 
-    def seeded(self, member: int) -> bool:
-        """Whether the member has a stream."""
-        return self._streams.seeded(member)
+    def set_state(self, member: int, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        self._compact()
+        begins = "ahead_"
+        left = {
+            name.removeprefix(begins): own.to(self._device)
+            for name, own in state.items()
+            if name.startswith(begins)
+        }
+        self._put(member, left, int(state["ahead"]))
 
-    def state(self, member: int) -> Tensor:
-        """Return a member's stream, see `Streams.state`."""
-        return self._streams.state(member)
+    def _put(self, member: int, numbers: Numbers, steps: int) -> None:
+        """Replace a member's numbers, from index 0 on."""
+        for name, own in numbers.items():
+            buffer = self.buffers.get(name)
+            if buffer is None or len(buffer) < steps:
+                room = self._room(steps, own)
+                if buffer is not None:
+                    room[: len(buffer)] = buffer
+                buffer = self.buffers[name] = room
+            self._part(buffer[:steps], member).copy_(own)
+        for name in self.buffers.keys() - numbers.keys():
+            self._part(self.buffers[name], member).zero_()
+        self._drawn[member] = steps
+        self._until = 0
 
-    def set_state(self, member: int, state: Tensor) -> None:
-        """Restore a stream, and draw again what is left of the member."""
-        self._streams.set_state(member, state)
-        self.replace(member)
+    def _compact(self) -> None:
+        """Move the numbers that are left to the beginning of the buffers."""
+        if self._at:
+            left = max(0, int(self._drawn.max()) - self._at)
+            for buffer in self.buffers.values():
+                # Cloned, because source and destination may overlap.
+                buffer[:left] = buffer[self._at : self._at + left].clone()
+            self._drawn = np.maximum(self._drawn - self._at, 0)
+        self._at = self._until = 0
 
-    def _drawn(self, member: int, steps: int) -> Tensor:
-        size = steps, self._games_per_member, sum(self._parts)
-        return self._streams.member_uniform(member, *size)
+    def _room(self, steps: int, like: Tensor) -> Tensor:
+        """Return zeros for all games like the numbers of a member, (steps, ...)."""
+        shape = [steps, *like.shape[1:]]
+        shape[self._axis] = self._members * self._each
+        return like.new_zeros(shape)
 
-    def _games(self, member: int) -> slice:
-        own = self._games_per_member
-        return slice(member * own, (member + 1) * own)
+    def _part(self, tensor: Tensor, member: int) -> Tensor:
+        return tensor.narrow(self._axis, member * self._each, self._each)
 
-    def _split(self, numbers: Tensor) -> tuple[Tensor, ...]:
-        return numbers.split_with_sizes(self._parts, 1)
+
+class StartsAhead:
+    """The state in which every game's next episode begins, and the numbers of further ones.
+
+    A game cannot begin two episodes within `VecEnv.bootstrap_interval` steps. So those starts
+    that were used are replaced at that interval, and a step only copies them. The host counts the
+    steps and never reads the device.
+
+    Attributes:
+        state: The next start of every game.
+    """
+
+    def __init__(self, game: BatchedRules, state: State) -> None:
+        """Make room; `state` is any start."""
+        self._game = game
+        self.state = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+        games, columns = game.num_members * game.games_per_member, game.uniforms_per_start
+        self.numbers = NextNumbers(columns, rows=games, device=game.device)
+        # Steps for which each member's numbers suffice, counted from the last refill.
+        self._drawn = np.zeros(game.num_members, dtype=np.int64)
+        # Steps since the last refill, and until the next refill or draw.
+        self._since = self._until = 0
+
+    def count_step(self) -> None:
+        """Count a step, and have a start ready in every game."""
+        if not self._until:
+            self.refill()
+            for member in np.flatnonzero(self._drawn == 0).tolist():
+                self._draw(member, _AHEAD)
+            self._until = min(self._game.bootstrap_interval, int(self._drawn.min()))
+        self._until -= 1
+        self._since += 1
+
+    def draw(self, steps: int) -> None:
+        """Draw the numbers of the starts in the next steps."""
+        self.refill()
+        for member in range(len(self._drawn)):
+            self._draw(member, steps)
+
+    def refill(self) -> None:
+        """Replace the starts that were used since the last call: of games with a younger episode."""
+        game, since = self._game, self._since
+        if since:
+            if game.native_step is not None:
+                game.native_step.refill(self.numbers.pool, self.numbers.turn, since)
+            else:
+                used = game.age < since
+                self._replace(used, self.numbers.next())
+                self.numbers.turn += used
+            self._drawn -= since
+        self._since = self._until = 0
+
+    def renew(self, member: int) -> None:
+        """Draw another start for each game of a member, and forget the numbers drawn ahead."""
+        self.refill()
+        own = self._game.games_of(member)
+        numbers = torch.zeros_like(self.numbers.pool[0])
+        numbers[:, own] = self._game.draw_starts(member, 1)[0]
+        games = torch.zeros(numbers.shape[1], dtype=torch.bool, device=numbers.device)
+        games[own] = True
+        self._replace(games, numbers)
+        self._drawn[member] = 0
+
+    def get_member(self, member: int) -> dict[str, Tensor]:
+        """Return the numbers drawn ahead for a member."""
+        own = self.numbers.state(self._game.games_of(member))
+        return {**own, "drawn": torch.tensor(self._drawn[member])}
+
+    def set_member(self, member: int, state: Mapping[str, Tensor]) -> None:
+        """Restore what `get_member` returned."""
+        self.numbers.set_state(self._game.games_of(member), state)
+        self._drawn[member] = int(state["drawn"])
+
+    def _draw(self, member: int, steps: int) -> None:
+        rounds = -(-steps // self._game.shortest[member])
+        own = self._game.games_of(member)
+        self.numbers.put(own, self._game.draw_starts(member, rounds))
+        self._drawn[member] = steps
+
+    def _replace(self, games: Tensor, numbers: Tensor) -> None:
+        """Replace the starts of some games, (G,) bool, by those of numbers (columns, G)."""
+        for name, begun in self._game.start(numbers.t()).items():
+            own = self.state[name]
+            own.copy_(where_rows(games, begun, own, self._game.axis))

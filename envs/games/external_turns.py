@@ -28,7 +28,7 @@ from sweepd.envs.external.describe import common_spaces, laid_out, named_error, 
 from sweepd.envs.external.guard import inside
 from sweepd.envs.external.observations import MASK, ObservationLayout, Writer
 from sweepd.envs.external.sources import LIMIT, FactorySource, Imported
-from sweepd.envs.games.game import Game, MakeTensorGame
+from sweepd.envs.games.game import Game, MakeBatchedGame
 from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.envs.support.errors import InputError, RunError
 
@@ -102,8 +102,8 @@ class ExternalTurns(TensorGame):
             env.close()
         vars(self).update(vars(spec_of(self._layout, self._actions)), masked=True)
         self.prescaled = self._layout.image_shape is None and _is_flags(self._layout)
-        self.max_step = max(self.step_limit(own) for own in params)
-        games = self.num_members * self._games_per_member
+        self._longest = self.max_step = max(self.step_limit(own) for own in params)
+        games = self.num_games
         self._params: list[dict[str, Any]] = [{} for _ in range(games)]
         self._positions = []
         for member, own in enumerate(params):
@@ -114,7 +114,7 @@ class ExternalTurns(TensorGame):
     def configure_member(self, member: int, params: Any) -> None:
         """See `GameEnv.configure_member`."""
         super().configure_member(member, params)
-        if dict(params) != self._params[self._games(member).start]:
+        if dict(params) != self._params[self.games_of(member).start]:
             self._replace(member, dict(params))
 
     def numeric(self, params: Any) -> dict[str, float]:
@@ -128,7 +128,7 @@ class ExternalTurns(TensorGame):
 
     def start(self, uniforms: Tensor) -> State:
         """See `GameRules.start`."""
-        columns = 2 + self.max_step * self._actions.width
+        columns = 2 + self._longest * self._actions.width
         history = torch.zeros(len(uniforms), columns, dtype=torch.int64, device=uniforms.device)
         # 31 bits, the most that environments written in C accept.
         history[:, 0] = (uniforms[:, 0] * 2.0**31).long()
@@ -194,7 +194,7 @@ class ExternalTurns(TensorGame):
 
     def _replace(self, member: int, params: dict[str, Any]) -> None:
         """Make the environments of a member's games with its parameters."""
-        games = self._games(member)
+        games = self.games_of(member)
         for game in range(games.start, games.stop):
             self._params[game] = params
             made = _Position(self._made(params))
@@ -346,5 +346,5 @@ def turns_game(name: str, source: FactorySource, params: Callable[..., Any]) -> 
     getattr(env, "close", lambda: None)()
     if not two:
         return None
-    make = MakeTensorGame(partial(ExternalTurns, source), seats=2, in_turns=True)
+    make = MakeBatchedGame(partial(ExternalTurns, source), seats=2, in_turns=True)
     return make.game(name, params, None, lambda _: {})

@@ -101,10 +101,10 @@ class NoParams:
 
 
 @dataclass(frozen=True)
-class MakeTensorGame:
-    """Makes games of a subclass of `TensorGame`; a `MakeGame`, and of two seats a `MakeVersus`."""
+class MakeBatchedGame:
+    """Makes games of a subclass of `BatchedGame`; a `MakeGame`, and of two seats a `MakeVersus`."""
 
-    kind: Callable[..., VersusEnv]
+    kind: Callable[..., Any]
     seats: int
     in_turns: bool
 
@@ -117,7 +117,7 @@ class MakeTensorGame:
         device: torch.device | str,
         opponents: Opponents | None = None,
         outcome_rewards: bool = False,
-    ) -> VersusEnv:
+    ) -> Any:
         """See `MakeVersus`."""
         rows = num_envs if opponents or self.in_turns else num_envs * self.seats
         # A subclass without opponents may be made without them.

@@ -40,16 +40,6 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import Plugin, find, resolve
 
 
-def _cartpole(
-    params: Sequence[Any],
-    num_envs: int,
-    *,
-    together: int,  # noqa: ARG001
-    device: torch.device | str,
-) -> GameEnv:
-    return CartPole(list(params), num_envs, device=device)
-
-
 def _bucket_brigade_params(scenario: str = "default", **changes: Any) -> BucketParams:
     return scenario_params(scenario, **changes)
 
@@ -74,7 +64,7 @@ def _bucket_brigade_players(
 
 
 GAMES = {
-    "cartpole": Game("cartpole", CartPoleParams, _cartpole, solved=475.0),
+    "cartpole": replace(CartPole.game(CartPoleParams, solved=475.0), name="cartpole"),
     "bucket-brigade": Game(
         "bucket-brigade",
         _bucket_brigade_params,
@@ -201,7 +191,7 @@ def _of_others(name: str) -> Game:
     if isinstance(found, type) and issubclass(found, VecEnv):
         # It could not be called with the game's parameters: it takes members and rows.
         raise InputError(
-            f"--env {name} is a class of vectorized environments; it must be a `Game`: for a "
-            f"TensorGame, name what {found.__name__}.game() returns"
+            f"--env {name} is a class of vectorized environments; it must be a `Game`: name "
+            f"what {found.__name__}.game() returns"
         )
     return replace(found, name=name) if isinstance(found, Game) else _external(name, plugin.place)

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from sweepd.envs.core.env_spec import BYTES
+from sweepd.envs.games.batched_rules import State
 from sweepd.envs.games.opponents import Opponents
-from sweepd.envs.games.rules import GameRules, State
+from sweepd.envs.games.rules import GameRules
 from sweepd.envs.support.errors import InputError
 
 
 def check_seats(rules: GameRules, opponents: Opponents | None, *, outcome_rewards: bool) -> None:
-    """Check that a game can be made with these opponents, and with its numbers of rows.
+    """Check that a game can be made with these opponents.
 
     Raises:
         InputError: It cannot.
@@ -25,12 +26,6 @@ def check_seats(rules: GameRules, opponents: Opponents | None, *, outcome_reward
     if opponents and len(opponents.shares) != rules.num_members:
         raise InputError(
             f"the opponents are for {len(opponents.shares)} members, not {rules.num_members}"
-        )
-    several = not opponents and not rules.in_turns  # rows per game
-    if several and rules.envs_per_member % rules.seats:
-        raise InputError(
-            f"{name} has {rules.seats} seats, and {rules.envs_per_member} envs are not a multiple "
-            "of them"
         )
 
 
@@ -55,19 +50,13 @@ def check_declaration(rules: GameRules) -> None:
         raise InputError(f"{name} has a seat_column, which only games in turns have")
 
 
-def check_rules(rules: GameRules, begun: State, games: int) -> None:
-    """Check shapes in a state in which episodes begin.
+def check_rules(rules: GameRules, begun: State) -> None:
+    """Check the shapes of what rules return for a state in which episodes begin.
 
     Raises:
-        InputError: `start`, `mover`, `see` or `mask` returns another shape or type.
+        InputError: `mover`, `see` or `mask` returns another shape or type.
     """
-    name, spec = rules.env_name, rules.spec
-    for part, tensor in begun.items():
-        if not tensor.shape or tensor.shape[0] != games:
-            raise InputError(
-                f"{name}.start: {part!r} has the shape {tuple(tensor.shape)}; its "
-                f"first dimension must be the games, {games} here"
-            )
+    name, spec, games = rules.env_name, rules.spec, rules.num_games
     axes = (games,) if rules.seats == 1 or rules.in_turns else (games, rules.seats)
     of_seat: tuple[Tensor, ...] = ()
     if rules.in_turns:

@@ -76,13 +76,9 @@ class Seats:
         self.uniforms = 0
         self.results: Results | None = None
 
-    def by_row(self, tensor: Tensor) -> Tensor:
-        """Return a tensor of seats as one of rows."""
+    def by_row(self, tensor: Tensor, *, ended: bool = False) -> Tensor:  # noqa: ARG002
+        """Return a tensor of seats as one of rows; `ended`: in the latest episodes that ended."""
         return tensor if self.rows_per_game == 1 else tensor.flatten(0, 1)
-
-    def of_game(self, tensor: Tensor) -> Tensor:
-        """Return every row's copy of a tensor of games (G,)."""
-        return tensor if self.rows_per_game == 1 else tensor.repeat_interleave(self.rows_per_game)
 
     def controls(self, own: Tensor, view: View, uniforms: Tensor) -> Tensor:  # noqa: ARG002
         """Return the controls of all seats; in games in turns, of the seat to move, (G, ...).
@@ -152,7 +148,9 @@ class OpponentSeats(Seats):
         self.opponents, self._each = opponents, games // members
         # For the seat, the opponent, and the opponents' `begin` and `act`.
         self.uniforms = 2 + 2 * opponents.uniforms
+        # The member's seat, and that in the latest episode that ended.
         self._seat = torch.zeros(games, dtype=torch.int64, device=device)
+        self._last_seat = torch.zeros_like(self._seat)
         self._opponent = torch.zeros(games, dtype=torch.int64, device=device)
         self._memory = torch.zeros(games, opponents.memory, dtype=torch.float64, device=device)
         # Index of each game's member in `results`, flattened.
@@ -163,9 +161,10 @@ class OpponentSeats(Seats):
             *(torch.zeros(shape, dtype=torch.float64, device=device) for _ in Results._fields)
         )
 
-    def by_row(self, tensor: Tensor) -> Tensor:
+    def by_row(self, tensor: Tensor, *, ended: bool = False) -> Tensor:
         """See `Seats.by_row`."""
-        return self._of(tensor, other=False)
+        first, second = tensor.unbind(1)
+        return where_rows((self._last_seat if ended else self._seat) == 1, second, first)
 
     def begin(self, begun: Tensor, uniforms: Tensor) -> None:
         """See `Seats.begin`. Draws their seats and opponents."""
@@ -205,6 +204,7 @@ class OpponentSeats(Seats):
 
     def count(self, done: Tensor, outcome: Tensor) -> None:
         """See `Seats.count`."""
+        self._last_seat = torch.where(done, self._seat, self._last_seat)
         own = torch.where(done, self.by_row(outcome), 0.0)
         at = self._offset + self._opponent
         for total, value in zip(self.results, (done, own, done & (own == 1.0)), strict=True):
@@ -227,6 +227,7 @@ class OpponentSeats(Seats):
         own = {f"results_{name}": t[member] for name, t in self.results._asdict().items()}
         own |= {
             "seat": self._seat[games],
+            "last_seat": self._last_seat[games],
             "opponent": self._opponent[games],
             "opponent_memory": self._memory[games],
         }
@@ -239,6 +240,7 @@ class OpponentSeats(Seats):
         for name, total in self.results._asdict().items():
             total[member] = state[f"results_{name}"].to(device)
         self._seat[games] = state["seat"].to(device)
+        self._last_seat[games] = state["last_seat"].to(device)
         self._opponent[games] = state["opponent"].to(device)
         self._memory[games] = state["opponent_memory"].to(device)
         begins = "opponents_"
@@ -264,9 +266,7 @@ class OpponentSeats(Seats):
 
     def _of(self, tensor: Tensor, *, other: bool) -> Tensor:
         first, second = tensor.unbind(1)
-        if other:
-            first, second = second, first
-        return where_rows(self._seat == 1, second, first)
+        return where_rows(self._seat == (0 if other else 1), second, first)
 
 
 class OpponentTurns(OpponentSeats):

@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the host on a device; without a copy if the device is the host.
+    """Return a tensor of the host on a device; without a copy if it is there already.
 
     The copy takes its place among the device's operations, and the host goes on. From pageable
     memory, as in `tensor.to(device)`, the host would wait until all operations before it are done.
     """
-    if device.type == "cuda":
+    if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
+from dataclasses import fields
 from difflib import get_close_matches
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -110,3 +113,33 @@ def _keys(model: type[BaseModel], tables: list[str]) -> list[str]:
             return []
         model = inner[0]
     return sorted(model.model_fields)
+
+
+def check_numbers(
+    params: Any, of: str, *, may_be_zero: Collection[str] = (), **most: float
+) -> None:
+    """Check the fields of a dataclass: finite numbers above 0, whole ones where typed `int`.
+
+    Args:
+        params: the dataclass.
+        of: what it belongs to, for messages.
+        may_be_zero: names of fields that may be 0.
+        most: the largest values of some fields.
+
+    Raises:
+        InputError: one is not.
+    """
+    for field in fields(params):
+        value = getattr(params, field.name)
+        whole = field.type in ("int", int)
+        right_type = isinstance(value, int if whole else int | float)
+        wrong = f"{of} parameter {field.name} is {value!r}; it must be "
+        if isinstance(value, bool) or not right_type or not math.isfinite(value):
+            raise InputError(wrong + ("a whole number" if whole else "a number"))
+        if value < 0 or (value == 0 and field.name not in may_be_zero):
+            raise InputError(wrong + ("at least 0" if field.name in may_be_zero else "above 0"))
+    for name, largest in most.items():
+        if getattr(params, name) > largest:
+            raise InputError(
+                f"{of} parameter {name} is {getattr(params, name)!r}; it must be at most {largest!r}"
+            )

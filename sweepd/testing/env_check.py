@@ -17,7 +17,7 @@ def check_env(what: Any, *worlds: Any) -> None:
     Warns if a law could not be checked, such as that of autoreset if no episode ended.
 
     Args:
-        what: a `TensorGame`, a `Game`, its name for `--env`, a Gymnasium environment (class or
+        what: a game's class, a `Game`, its name for `--env`, a Gymnasium environment (class or
             function that makes one), or an `EnvSubject` for any other `VecEnv`.
         *worlds: parameters of members, which are tested with each other; by default the game's own.
 

@@ -10,10 +10,10 @@ import torch
 
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.vec_env import VecEnv
-from sweepd.envs.games.game import Game
+from sweepd.envs.games.batched import BatchedGame
+from sweepd.envs.games.game import Game, NoParams
 from sweepd.envs.games.opponents import Scripted
 from sweepd.envs.games.registry import get_game
-from sweepd.envs.games.tensor_game import NoParams, TensorGame
 
 
 def _configure(env: VecEnv, member: int, world: Any) -> None:
@@ -61,13 +61,13 @@ def subjects_of(what: Any, worlds: Sequence[Any] = ()) -> list[EnvSubject]:
     """Return what is tested of an environment, in every form that training may use.
 
     Args:
-        what: a `Game`, its name for `--env`, a `TensorGame`, a Gymnasium environment (class or
+        what: a `Game`, its name for `--env`, a game's class, a Gymnasium environment (class or
             function that makes one), or an `EnvSubject`.
         worlds: parameters of members; by default the game's own.
     """
     if isinstance(what, EnvSubject):
         return [what]
-    if isinstance(what, type) and issubclass(what, TensorGame):
+    if isinstance(what, type) and issubclass(what, BatchedGame):
         return _of_game(
             what.game(type(worlds[0])) if worlds else what.game(), what.__name__, worlds
         )
@@ -91,7 +91,7 @@ def _external(source: Any, worlds: Sequence[Any]) -> EnvSubject:
 def _of_game(game: Game, name: str, worlds: Sequence[Any]) -> list[EnvSubject]:
     worlds = worlds or (game.params(),)
     kind = getattr(game.make, "kind", None)
-    random = not (isinstance(kind, type) and issubclass(kind, TensorGame)) or bool(
+    random = not (isinstance(kind, type) and issubclass(kind, BatchedGame)) or bool(
         kind.uniforms_per_start + kind.uniforms_per_move
     )
 

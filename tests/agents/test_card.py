@@ -296,13 +296,13 @@ def plain_crypto() -> Any:
 
 @pytest.mark.parametrize(
     ("make", "program", "environment"),
-    [(game("cartpole"), 18, [22]), (plain_crypto, 18, [75, 106])],
+    [(game("cartpole"), 18, [43]), (plain_crypto, 18, [75, 106])],
     ids=["cartpole", "crypto"],
 )
 def test_launches_of_recorded_rollout_steps(
     make: Callable[[], Any], program: int, environment: list[int]
 ) -> None:
-    """The goal of 40 with an environment is met by CartPole; crypto's own operations are more."""
+    """The program's own launches, and those of environments, which are plain texts of their rules."""
     env, recording = made_there(make, names_device=True), Recording()
     with card(env):
         ppo = ppo_in(env)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweepd.envs.core.faults import Fault, FaultLatch
 from sweepd.envs.core.items import ItemGroup, Items
-from sweepd.envs.core.mask_faults import MaskLatch
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Step, VecEnv
@@ -206,7 +206,12 @@ class MaskedEnv(ChoicesEnv):
     def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
         super().__init__(members, envs_per_member, **settings)
         self.empty: int | None = None
-        self._latch = MaskLatch(self.num_envs, envs_per_member, ("player", "age"), self.device)
+        self._latch = FaultLatch(self.num_envs, 1, self._explain, self.device)
+
+    def _explain(self, fault: Fault) -> str:
+        return (
+            f"row {fault.row} had no legal option in step {fault.step}, at age {fault.values[0]:g}"
+        )
 
     def legal(self, chosen: Tensor) -> Tensor:
         """What `action_mask` returns."""
@@ -221,19 +226,18 @@ class MaskedEnv(ChoicesEnv):
     def action_mask(self, chosen: Tensor) -> Tensor:
         assert chosen.dtype == torch.int64
         assert chosen.shape[0] == self.num_envs
-        mask = self.legal(chosen)
-        player = (torch.arange(self.num_envs) % 2).double()
-        self._latch.record(mask, chosen.shape[1], torch.stack((player, self._age.double()), 1))
-        return mask
+        return self.legal(chosen)
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        self._latch.count()
+        some = self.legal(action[:, :1]).any(1)
+        self._latch.record(some, self._age.double().unsqueeze(0))
         for choice in range(2):
             # Those out of range are found by `ChoicesEnv`.
             made = action[:, choice : choice + 1].clamp(0, self.action_dims[choice] - 1)
             legal = self.legal(action[:, :choice]).gather(1, made)
             if self.empty is None or choice == 0:
                 self._faults |= ~legal[:, 0]
-        self._latch.advance()
         return super().step(action, out)
 
     def faults(self) -> Tensor:

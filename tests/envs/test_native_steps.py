@@ -45,13 +45,6 @@ def make_cartpole() -> VecEnv:
 MAKERS: dict[str, Callable[[], VecEnv]] = {"crypto": make_crypto, "cartpole": make_cartpole}
 
 
-def is_native(env: VecEnv) -> bool:
-    if isinstance(env, CryptoEnv):
-        return env._library is not None
-    assert isinstance(env, CartPole)
-    return env._native is not None
-
-
 def observations(env: VecEnv) -> list[list[float]]:
     """Step an environment a few times and return what is seen last."""
     env.reset(3)
@@ -88,11 +81,11 @@ def test_steps_compile_without_warnings(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_the_variable_turns_native_steps_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     native = MAKERS[name]()
-    assert is_native(native)
+    assert native.native
     assert STEPS[name].status().endswith("processors, tested")
     monkeypatch.setenv(VARIABLE, "torch")
     torch_only = MAKERS[name]()
-    assert not is_native(torch_only)
+    assert not torch_only.native
     assert STEPS[name].status() == "turned off by SWEEPD_KERNELS=torch"
     assert observations(native) == observations(torch_only)
 
@@ -131,8 +124,8 @@ def test_a_step_with_other_bits_is_not_used(
 ) -> None:
     monkeypatch.setattr(STEPS[name], "_expected", "of another step")
     with caplog.at_level(logging.WARNING):
-        assert not is_native(MAKERS[name]())
-        assert not is_native(MAKERS[name]())
+        assert not MAKERS[name]().native
+        assert not MAKERS[name]().native
     [record] = caplog.records
     assert (
         f"no native code of the {name} step: what was compiled fails its self-test"
@@ -151,8 +144,8 @@ def test_without_a_compiler_torch_steps_and_one_line_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with caplog.at_level(logging.WARNING):
-        assert not is_native(MAKERS[name]())
-        assert not is_native(MAKERS[name]())
+        assert not MAKERS[name]().native
+        assert not MAKERS[name]().native
     [record] = caplog.records
     assert "no C++ compiler (install g++ or clang++)" in record.getMessage()
 

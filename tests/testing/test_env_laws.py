@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweepd.envs.core.rows import where_rows
 from sweepd.envs.core.vec_env import Step
 from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.testing import BrokenLaw, EnvSubject, VecEnvTestCase, check_env
@@ -88,12 +89,12 @@ class Views(Walk):
     """`get_member` returns its own tensors."""
 
     def get_member(self, member: int) -> dict[str, Tensor]:
-        return super().get_member(member) | {"state_place": self._state["place"], "age": self._age}
+        return super().get_member(member) | {"state_place": self.state["place"], "age": self.age}
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
-        kept = self._state["place"]
+        kept = self.state["place"]
         made = super().step(action, out)
-        self._state["place"] = kept.copy_(self._state["place"])
+        self.state["place"] = kept.copy_(self.state["place"])
         return made
 
 
@@ -102,7 +103,7 @@ class AllAtOnce(Walk):
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
         super().reset_member(member, seed)
-        self._age.zero_()
+        self.age.zero_()
 
 
 class NextStep(Walk):
@@ -119,8 +120,8 @@ class ForgetsTheEnd(Walk):
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         made = super().step(action, out)
-        done = (made.terminated | made.truncated).unsqueeze(1)
-        self._final = torch.where(done, made.obs, self._final)
+        done = made.terminated | made.truncated
+        self.final = {name: where_rows(done, self.state[name], t) for name, t in self.final.items()}
         return made
 
 
@@ -213,7 +214,7 @@ class Inherited(Walk):
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         own = super().get_member(member)
         super().set_member(
-            member, own | {name: state[name] for name in ("state_place", "age", "final", "stream")}
+            member, own | {name: state[name] for name in state if "fault" not in name}
         )
 
 
@@ -232,7 +233,7 @@ class Rolls(Walk):
 
     def draw(self, horizon: int) -> None:
         super().draw(horizon)
-        self._state = {name: tensor.roll(1, 0) for name, tensor in self._state.items()}
+        self.state = {name: tensor.roll(1, 0) for name, tensor in self.state.items()}
         self._known = None
 
 
@@ -251,11 +252,12 @@ class Replays(Walk):
 
     replayable = True
 
-    def plan_step(self) -> Hashable:
-        return ()
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        self.plan_step()
+        return super().planned_step(action, out)
 
     def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
-        return self.step(torch.ones_like(action), out)
+        return super().planned_step(torch.ones_like(action), out)
 
 
 class CountsThreads(Walk):

@@ -7,24 +7,29 @@ A row is a seat of a game. A member that plays alone has all seats of its games.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sweepd.envs.core.faults import ChoiceLatch
-from sweepd.envs.core.game_env import GameEnv
+from sweepd.envs.core.faults import Fault, FaultLatch, illegal_choice
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.streams import Streams
-from sweepd.envs.core.vec_env import Step, on_cpu
-from sweepd.envs.games.bucket_brigade.events import EventBuffer
+from sweepd.envs.core.vec_env import on_cpu
+from sweepd.envs.games.batched import BatchedGame
+from sweepd.envs.games.batched_rules import State
+from sweepd.envs.games.bucket_brigade.events import Uniform, draw_events, draw_starts
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
-from sweepd.envs.games.bucket_brigade.rules import GameBatch, blend_
+from sweepd.envs.games.bucket_brigade.rules import NightEvents, Rules
 from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
+from sweepd.envs.games.drawn_ahead import Numbers
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.upload import upload
 
+_MOST = 254  # largest number of a choice that is recorded as it is, in a byte; 255 is below 0
 
-class BucketBrigade(GameEnv):
+
+class BucketBrigade(BatchedGame):
     """`envs_per_member` rows per member, each a seat of a game; one game follows the other.
 
     Observations: see `sweepd.envs.games.bucket_brigade.observation`. Actions are (num_envs, 3)
@@ -38,7 +43,8 @@ class BucketBrigade(GameEnv):
 
     env_name = "sweepd/BucketBrigade-v0"
     if_discrete = True
-    _faults: ChoiceLatch
+    draws_on_host, axis = True, -1
+    _steps_ahead = 64
 
     def __init__(
         self,
@@ -64,51 +70,47 @@ class BucketBrigade(GameEnv):
         Raises:
             InputError: The arguments do not fit together.
         """
-        every = [params] if isinstance(params, BucketParams) else list(params)
-        self._set_rows("Bucket Brigade", len(every), envs_per_member)
-        self._set_games(every[0], together)
-        self.device = torch.device(device)
-        self.debug, self.scaled, self.prescaled = debug, scaled, scaled
-        rows, houses, agents = self.num_envs, self.num_houses, self.num_agents
+        self.together, self.rematches = together, together > 1
+        self.scaled = self.prescaled = scaled
+        super().__init__(params, envs_per_member, device=device, debug=debug)
 
-        self.games = GameBatch(houses, agents, self.num_games, self.device)
-        self.encoder = ObservationEncoder(
-            houses, agents, self.num_games, scaled=scaled, device=self.device
+    def _set_seats(self, params: Sequence[BucketParams]) -> None:
+        """See `BatchedGame._set_seats`."""
+        self.num_houses, self.num_agents = params[0].num_houses, params[0].num_agents
+        if self.together < 1 or self.num_members % self.together:
+            raise InputError(
+                f"{self.num_members} members of Bucket Brigade cannot play in groups of "
+                f"{self.together}"
+            )
+        self._set_rows_per_game(self.num_agents)
+
+    def prepare(self, params: Sequence[BucketParams]) -> None:
+        """See `BatchedRules.prepare`."""
+        self._params = list(params)
+        houses, agents, games, device = (
+            self.num_houses,
+            self.num_agents,
+            self.num_games,
+            self.device,
         )
+        self.action_dims = (houses, 2, 2)
+        self.rules = Rules(houses, agents, games, device)
+        self.encoder = ObservationEncoder(houses, agents, games, scaled=self.scaled, device=device)
         self.state_dim = self.encoder.size
-        self._final_houses, self._final_acts = self.games.houses.clone(), self.games.acts.clone()
-        self._scale = torch.ones(self.num_games, dtype=torch.float64, device=self.device)
-
+        self._scale = torch.ones(games, dtype=torch.float64, device=device)
         # A seat's number is game * agents + agent. `_seat_of` is by row, `_row_of` by seat.
-        self._seat_of = torch.arange(rows, device=self.device)
+        self._seat_of = torch.arange(self.num_envs, device=device)
         self._row_of = self._seat_of.clone()
         self._game_of, self._agent_of = self._seat_of // agents, self._seat_of % agents
-        self._dealers = Streams(self.num_members // together)
+        self._dealers = Streams(self.num_members // self.together)
+        # Repeated for all rows, because broadcasting a few numbers is slower.
+        most = torch.tensor(self.action_dims, dtype=torch.uint8, device=device) - 1
+        self._most = most.repeat(self.num_envs)
 
-        self._events = EventBuffer(every, self.games_per_member, self.device)
-        self._started = False
-        self._params = every
-        self._faults = ChoiceLatch(rows, envs_per_member, self.action_dims, self.device)
-        for member, own in enumerate(every):
-            self.configure_member(member, own)
-
-    def _set_games(self, params: BucketParams, together: int) -> None:
-        """Set the numbers of games, houses, agents and actions; check that they fit the rows."""
-        self.num_houses, self.num_agents = params.num_houses, params.num_agents
-        if self.envs_per_member % self.num_agents:
-            raise InputError(
-                f"Bucket Brigade's envs per member are {self.envs_per_member}; they must be a "
-                f"multiple of {self.num_agents}"
-            )
-        if together < 1 or self.num_members % together:
-            raise InputError(
-                f"{self.num_members} members of Bucket Brigade cannot play in groups of {together}"
-            )
-        self.together, self.rematches = together, together > 1
-        self.games_per_member = self.envs_per_member // self.num_agents
-        self.num_games = self.num_envs // self.num_agents
-        self.action_dims = (self.num_houses, 2, 2)
-        self.action_dim = sum(self.action_dims)
+    def _make_state(self) -> None:
+        """See `BatchedGame._make_state`. Nobody sees the progress of games that ended."""
+        super()._make_state()
+        del self.final["progress"]
 
     def configure_member(self, member: int, params: BucketParams) -> None:
         """See `GameEnv.configure_member`."""
@@ -117,19 +119,125 @@ class BucketBrigade(GameEnv):
                 "members of one batch of Bucket Brigade must have the same num_houses and "
                 "num_agents"
             )
-        games = self._games_of(member)
+        super().configure_member(member, params)
+        games = self.games_of(member)
         self._params[member] = params
-        self.games.configure(games, params)
+        self.rules.configure(games, params)
+        # Where no game is in continuous mode, it is the rules' own.
+        self.state["progress"] = self.state["progress"].clone()
         self.encoder.configure(games, params)
-        self._events.configure(member, params)
         self._scale[games] = params.reward_scale if self.scaled else 1.0
         self.reward_unit = self._scale[self._game_of]
-        self.bootstrap_interval = min(own.shortest_game for own in self._params)
-        self.max_step = max(own.max_nights for own in self._params)
 
-    def seeded(self, member: int) -> bool:
-        """See `VecEnv.seeded`."""
-        return self._events.seeded(member)
+    def numeric(self, params: BucketParams) -> dict[str, float]:
+        """See `BatchedRules.numeric`. `Rules` has them."""
+        del params
+        return {}
+
+    def step_limit(self, params: BucketParams) -> int:
+        """See `BatchedRules.step_limit`."""
+        return params.max_nights
+
+    def shortest_episode(self, params: BucketParams) -> int:
+        """See `BatchedRules.shortest_episode`."""
+        return params.shortest_game
+
+    def draw_steps(self, member: int, steps: int) -> Numbers:
+        """See `BatchedGame.draw_steps`."""
+        return draw_events(
+            self._params[member], steps, self.games_per_member, self._uniform_of(member)
+        )
+
+    def draw_first(self, member: int) -> Numbers:
+        """See `BatchedGame.draw_first`."""
+        return {"starts": draw_starts(self._params[member], 1, self._uniform_of(member))}
+
+    def _uniform_of(self, member: int) -> Uniform:
+        def uniform(nights: int) -> Tensor:
+            shape = nights, self.num_houses, self.games_per_member
+            drawn = self._streams.member_uniform(member, *shape, dtype=torch.float32)
+            return upload(drawn, self.device)
+
+        return uniform
+
+    def _split(self, numbers: Numbers) -> tuple[Any, ...]:
+        """See `BatchedGame._split`: the houses that burn at first, and the night's events."""
+        needed = numbers.get("needed")  # at a reset, there is no night
+        spreads = numbers.get("spreads") if self.rules.continuous else None
+        events = None if needed is None else NightEvents(needed, numbers["ignites"], spreads)
+        return numbers["starts"], events
+
+    def start(self, uniforms: Tensor) -> State:
+        """See `BatchedRules.start`; uniforms: (H, E) bool, the houses that burn."""
+        return {
+            "houses": uniforms.view(torch.uint8),
+            "acts": self.rules.no_acts,
+            "progress": self.rules.no_progress,
+        }
+
+    def move(
+        self, state: State, action: Tensor, uniforms: NightEvents
+    ) -> tuple[State, Tensor, Tensor]:
+        """See `BatchedRules.move`; action: (N, 3, E) uint8."""
+        night = self.rules.play(state, action, self.age, uniforms)
+        return night.state, night.rewards.div_(self._scale).t(), night.terminated
+
+    def see(self, state: State) -> Tensor:
+        """See `BatchedRules.see`."""
+        return self._show(state, None).view(self.num_games, self.num_agents, -1)
+
+    def _show(self, state: State, out: Tensor | None) -> Tensor:
+        """See `BatchedGame._show`. After a rematch, a row has what its present seat sees."""
+        obs = torch.empty(self._obs_shape, device=self.device) if out is None else out
+        agents = self._agent_of if self.rematches else None
+        self.encoder.show(state["houses"], state["acts"], obs, self._game_of, agents)
+        return obs
+
+    def by_row(self, tensor: Tensor) -> Tensor:
+        """See `BatchedGame.by_row`."""
+        by_seat = tensor.flatten(0, 1)
+        return by_seat[self._seat_of] if self.rematches else by_seat
+
+    def of_game(self, tensor: Tensor) -> Tensor:
+        """See `BatchedGame.of_game`."""
+        return tensor.index_select(0, self._game_of)
+
+    def by_seat(self, action: Tensor) -> Tensor:
+        """See `BatchedGame.by_seat`; action: (3 num_envs,) uint8; returns (N, 3, E)."""
+        if self.rematches:
+            action = action.view(-1, 3)[self._row_of]
+        acts = action.view(self.num_games, -1).t().clone(memory_format=torch.contiguous_format)
+        return acts.view(self.num_agents, 3, self.num_games)
+
+    def _make_faults(self) -> FaultLatch:
+        """See `BatchedGame._make_faults`. A latch of the single choices: a row has three of them."""
+        # Bytes, because there are many of them.
+        return FaultLatch(3 * self.num_envs, 1, self._explain, self.device, torch.uint8)
+
+    def _legal(self, action: Tensor) -> Tensor:
+        """See `BatchedGame._legal`; returns (3 num_envs,) uint8."""
+        given = action.clamp(-1, _MOST).to(torch.uint8).view(-1)
+        made = torch.minimum(given, self._most)
+        self._faults.record(given == made, given.unsqueeze(0))
+        return made
+
+    def faults(self) -> Tensor:
+        """See `VecEnv.faults`."""
+        return self._faults.latched().view(-1, 3).any(1)
+
+    def _explain(self, fault: Fault) -> str:
+        """See `BatchedGame._explain`."""
+        row, choice = divmod(fault.row, 3)
+        value = int(fault.values[0])
+        named = {_MOST: f"{_MOST} or more", _MOST + 1: "less than 0"}.get(value, str(value))
+        return illegal_choice(
+            row, self.envs_per_member, fault.step, named, self.action_dims[choice], choice
+        )
+
+    def _checked_part(self, member: int) -> slice:
+        """See `BatchedGame._checked_part`."""
+        rows = self._rows(member)
+        return slice(3 * rows.start, 3 * rows.stop)
 
     def reset_member(self, member: int, seed: int | None = None) -> None:
         """See `VecEnv.reset_member`.
@@ -140,66 +248,22 @@ class BucketBrigade(GameEnv):
         group, place = divmod(member, self.together)
         if seed is not None and place == 0 and self.rematches:
             self._dealers.seed(group, derive_seed("deal", seed))
-        self.games.begin(self._games_of(member), self._events.restart(member, seed))
+        super().reset_member(member, seed)
         rows = self._rows(member)
         self._deal(rows, torch.arange(rows.start, rows.stop, device=self.device))
-        self._faults.clear(rows)
-        self._started = True
 
     def draw(self, horizon: int) -> None:
         """See `VecEnv.draw`. Members that play together also get other seats."""
         if self.rematches:
             self._rematch()
-        self._events.draw(horizon)
-
-    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
-        """See `VecEnv.step`."""
-        self._check_shape(action, 3)
-        if not self._started:
-            raise RuntimeError("step was called before reset")
-        noted = self._faults.record(action)
-        events, starts = self._events.next()
-        night = self.games.play(self._acts(noted), events)
-
-        # Keep the final state of games that ended, then begin new ones in their place.
-        done = night.terminated | night.truncated
-        blend_(self._final_houses, self.games.houses, done)
-        blend_(self._final_acts, self.games.acts, done)
-        self.games.begin_where(done, starts)
-        reward = night.rewards.div_(self._scale).t().float().reshape(-1)
-        if self.rematches:  # rewards are in the order of seats; otherwise rows are, too
-            reward = reward[self._seat_of]
-        terminated = night.terminated.index_select(0, self._game_of)
-        truncated = night.truncated.index_select(0, self._game_of)
-        obs = self.observe(out)
-        if self.debug:
-            self.check()
-        return Step(obs, reward, terminated, truncated)
-
-    def observe(self, out: Tensor | None = None) -> Tensor:
-        """See `VecEnv.observe`."""
-        return self._encode(self.games.houses, self.games.acts, out)
-
-    def final_obs(self) -> Tensor:
-        """See `VecEnv.final_obs`. After a rematch, a row has that of its present seat."""
-        return self._encode(self._final_houses, self._final_acts, None)
-
-    def ended(self) -> tuple[Tensor, Tensor]:
-        """Return houses (H, E) and acts (N, 3, E) at the end of each place's last ended game."""
-        return self._final_houses, self._final_acts
+        super().draw(horizon)
 
     def get_member(self, member: int) -> dict[str, Tensor]:
         """See `VecEnv.get_member`. Includes its part of shared games, and the seats of its rows."""
-        games, rows = self._games_of(member), self._rows(member)
         group, place = divmod(member, self.together)
-        own = {name: tensor[..., games] for name, tensor in self._state().items()}
-        own |= {
-            "seats": self._seat_of[rows] - self._rows(member - place).start,
-            "dealer": self._dealers.state(group),
-        }
-        own |= self._events.state(member)
-        own |= self._faults.state(rows)
-        return on_cpu(own)
+        seats = self._seat_of[self._rows(member)] - self._rows(member - place).start
+        own = {"seats": seats, "dealer": self._dealers.state(group)}
+        return super().get_member(member) | on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters.
@@ -207,47 +271,11 @@ class BucketBrigade(GameEnv):
         The state of members that play together is exact once all of them are restored, in the same
         order, in any group.
         """
-        games, rows = self._games_of(member), self._rows(member)
+        super().set_member(member, state)
         group, place = divmod(member, self.together)
-        for name, tensor in self._state().items():
-            tensor[..., games] = state[name].to(self.device)
-        self._deal(rows, state["seats"].to(self.device) + self._rows(member - place).start)
+        seats = state["seats"].to(self.device) + self._rows(member - place).start
+        self._deal(self._rows(member), seats)
         self._dealers.set_state(group, state["dealer"])
-        self._events.set_state(member, state)
-        self._faults.set_state(rows, state)
-        self._started = True
-
-    def _games_of(self, member: int) -> slice:
-        return slice(member * self.games_per_member, (member + 1) * self.games_per_member)
-
-    def _state(self) -> dict[str, Tensor]:
-        """Return the tensors that change with time, games last."""
-        games = self.games
-        return {
-            "houses": games.houses,
-            "acts": games.acts,
-            "progress": games.progress,
-            "night": games.night,
-            "final_houses": self._final_houses,
-            "final_acts": self._final_acts,
-        }
-
-    def _acts(self, noted: Tensor) -> Tensor:
-        """Convert the rows' (num_envs, 3) actions to (N, 3, E) uint8, all legal."""
-        if self.rematches:
-            noted = noted[self._row_of]
-        acts = noted.view(self.num_games, -1).t().clone(memory_format=torch.contiguous_format)
-        acts = acts.view(self.num_agents, 3, self.num_games)
-        for choice, options in enumerate(self.action_dims):
-            acts[:, choice].clamp_max_(options - 1)
-        return acts
-
-    def _encode(self, houses: Tensor, acts: Tensor, out: Tensor | None) -> Tensor:
-        obs = torch.empty(self.num_envs, self.state_dim, device=self.device) if out is None else out
-        self.encoder.show(
-            houses, acts, obs, self._game_of, self._agent_of if self.rematches else None
-        )
-        return obs
 
     def _rematch(self) -> None:
         """Deal the seats of every group's games to its members, as many to each as before."""

@@ -51,12 +51,12 @@ def scene(
         ended_night: Number of the last night of the game that ended last, to show that night. None
             shows the game that is being played.
     """
-    games = env.games
-    houses, acts = (games.houses, games.acts) if ended_night is None else env.ended()
+    state = env.state if ended_night is None else env.final
+    houses, acts = state["houses"], state["acts"]
     return Scene(
         tuple(houses[:, game].tolist()),
         tuple((house, mode, signal) for house, mode, signal in acts[..., game].tolist()),
-        int(games.night[game]) if ended_night is None else ended_night,
+        int(env.age[game]) if ended_night is None else ended_night,
         None if rewards is None else tuple(rewards),
     )
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sweepd.envs.core.rows import where_rows
 from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
 
 SAFE, BURNING, RUINED = 0, 1, 2
@@ -39,14 +40,14 @@ class Night(NamedTuple):
     """Results of a night.
 
     Attributes:
+        state: The state after it.
         rewards: (N, E) float64.
         terminated: (E,) bool.
-        truncated: (E,) bool.
     """
 
+    state: dict[str, Tensor]
     rewards: Tensor
     terminated: Tensor
-    truncated: Tensor
 
 
 def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
@@ -83,14 +84,16 @@ def night_events(
     return NightEvents(workers_needed(params, extinguish), ignites, None)
 
 
-class GameBatch:
-    """The present state of E games, and their rules.
+class Rules:
+    """The rules of E games.
+
+    Their state has "houses" (H, E) uint8, `SAFE`, `BURNING` or `RUINED`; "acts" (N, 3, E) uint8,
+    every agent's last house, mode and signal, 0 before its first; "progress" (H, E) float32, how far
+    a fire has been put out, from 0 to 1 (continuous mode).
 
     Attributes:
-        houses: (H, E) uint8, `SAFE`, `BURNING` or `RUINED`.
-        acts: (N, 3, E) uint8, every agent's last house, mode and signal; 0 before its first.
-        progress: (H, E) float32, how far a fire has been put out, from 0 to 1 (continuous mode).
-        night: (E,) int32, nights played.
+        no_acts: "acts" before the first night.
+        no_progress: "progress" before the first night.
     """
 
     def __init__(self, num_houses: int, num_agents: int, games: int, device: torch.device) -> None:
@@ -100,10 +103,8 @@ class GameBatch:
         def new(*size: int, dtype: torch.dtype = torch.float64) -> Tensor:
             return torch.zeros(*size, games, dtype=dtype, device=device)
 
-        self.houses = new(num_houses, dtype=torch.uint8)
-        self.acts = new(num_agents, 3, dtype=torch.uint8)
-        self.progress = new(num_houses, dtype=torch.float32)
-        self.night = new(dtype=torch.int32)
+        self.no_acts = new(num_agents, 3, dtype=torch.uint8)
+        self.no_progress = new(num_houses, dtype=torch.float32)
 
         self._team, self._loss, self._rest, self._work = new(), new(), new(), new()
         # Rewards for any house, and the additional ones for the agent's own.
@@ -115,7 +116,7 @@ class GameBatch:
         self._progress_coef, self._extinguish_bonus, self._presence_bonus = new(), new(), new()
         self._welfare, self._welfare_gamma = new(), new()
         self._suppression = new()
-        self._min_nights, self._max_nights = new(dtype=torch.int32), new(dtype=torch.int32)
+        self._min_nights = new(dtype=torch.int64)
         self._burns_out, self._lasts = new(dtype=torch.bool), new(dtype=torch.bool)
         self._quiet_ends, self._start_counts = new(dtype=torch.bool), new(dtype=torch.bool)
         # By first game; phases of a night that no game needs are skipped.
@@ -156,7 +157,6 @@ class GameBatch:
             (self._welfare_gamma, p.team_welfare_gamma),
             (self._suppression, p.suppression_per_worker if p.continuous else 0.0),
             (self._min_nights, p.min_nights),
-            (self._max_nights, p.max_nights),
             (self._burns_out, not p.continuous),
             (self._lasts, p.continuous),
             (self._quiet_ends, p.semantics == "default"),
@@ -194,46 +194,36 @@ class GameBatch:
         """Whether any game is in continuous mode, and so needs `NightEvents.spreads`."""
         return self._continuous
 
-    def begin(self, games: slice, burning: Tensor) -> None:
-        """Begin new games in place of some. burning: (H, games) bool."""
-        self.houses[:, games] = burning.to(torch.uint8)
-        self.acts[..., games] = 0
-        self.progress[:, games] = 0.0
-        self.night[games] = 0
-
-    def begin_where(self, ended: Tensor, burning: Tensor) -> None:
-        """Begin new games in place of ended ones. ended: (E,) bool; burning: (H, E) bool."""
-        blend_(self.houses, burning.view(torch.uint8), ended)
-        going = ended.logical_not()
-        self.acts.mul_(going)
-        self.night.mul_(going)
-        if self._continuous:
-            self.progress.mul_(going)
-
-    def play(self, acts: Tensor, events: NightEvents) -> Night:
+    def play(
+        self, state: dict[str, Tensor], acts: Tensor, night: Tensor, events: NightEvents
+    ) -> Night:
         """Play one night of every game.
 
         Args:
-            acts: (N, 3, E) uint8, every agent's house, mode and signal, all legal.
+            state: The state before it.
+            acts: (N, 3, E) uint8, every agent's house, mode and signal, all legal; changed where
+                agents are held back.
+            night: (E,) int64, the nights played before it.
             events: The night's random events.
         """
-        self.acts.copy_(acts)
-        house, mode = self.acts[:, HOUSE], self.acts[:, MODE]
+        house, mode = acts[:, HOUSE], acts[:, MODE]
         distance = self._hold_back(house) if self._positional else None
         # Workers at each house. A resting agent counts as at house 255: mode - 1 is 255 there.
         at_work = torch.bitwise_or(house, mode - 1)
         workers = (at_work.unsqueeze(1) == self._numbers).sum(0, dtype=torch.uint8)
 
-        safe, burning, ruined = (self.houses == state for state in self._states)
+        safe, burning, ruined = (state["houses"] == one for one in self._states)
         # Houses that burned before the night. By the original's rules (semantics "default"), none
         # burned before a game's first night.
-        was_burning = burning & ((self.night > 0) | self._start_counts)
+        was_burning = burning & ((night > 0) | self._start_counts)
         ruined_before = ruined.sum(0, dtype=torch.uint8) if self._shaped else None
 
         # Workers put out fires. Other fires ruin their houses, or burn on in continuous mode.
         put_out = burning & (workers >= events.needed)
+        progress = self.no_progress
         if self._continuous:
-            put_out |= self._suppress(workers, burning)
+            progress, out = self._suppress(state["progress"], workers, burning)
+            put_out |= out
         safe |= put_out
         burning ^= put_out
         ruined |= burning & self._burns_out
@@ -245,18 +235,14 @@ class GameBatch:
         burning |= ignited
         safe ^= ignited
         # The states SAFE, BURNING and RUINED are 0, 1 and 2.
-        torch.add(
-            burning.view(torch.uint8), ruined.view(torch.uint8), alpha=RUINED, out=self.houses
-        )
+        houses = torch.add(burning.view(torch.uint8), ruined.view(torch.uint8), alpha=RUINED)
 
         saved = torch.bitwise_and(safe, was_burning).view(torch.uint8)
         safe_now, ruined_now = safe.sum(0, dtype=torch.uint8), ruined.sum(0, dtype=torch.uint8)
         # A game may end once nothing burns; if "persistent", only if all are safe or all ruined.
         quiet = safe_now + ruined_now == self.num_houses
         alike = (safe_now == self.num_houses) | (ruined_now == self.num_houses)
-        terminated = (self.night >= self._min_nights) & quiet & (self._quiet_ends | alike)
-        self.night += 1
-        truncated = (self.night >= self._max_nights) & ~terminated
+        terminated = (night >= self._min_nights) & quiet & (self._quiet_ends | alike)
 
         rewards = self._rewards(mode, saved, ruined, safe_now, ruined_now)
         if distance is not None:
@@ -271,23 +257,25 @@ class GameBatch:
             now = (safe_now, self.num_houses - safe_now - ruined_now, ruined_now)
             rewards.add_(self._shaping(before, now, terminated))
             rewards.add_(self._bonuses(house, mode, workers, saved, safe & ~was_burning))
-        return Night(rewards, terminated, truncated)
+        after = {"houses": houses, "acts": acts, "progress": progress}
+        return Night(after, rewards, terminated)
 
     def _hold_back(self, house: Tensor) -> Tensor:
         """Send agents home that went too far; return their distances from home, (N, E) int16."""
         distance = house.to(torch.int16).sub_(self._home).abs_()
         distance = torch.minimum(distance, self.num_houses - distance)  # the shorter way round
         too_far = distance > self._reach
-        blend_(house, self._home.to(torch.uint8), too_far)
+        house.copy_(where_rows(too_far, self._home.to(torch.uint8), house, axis=-1))
         return distance.masked_fill_(too_far, 0)
 
-    def _suppress(self, workers: Tensor, burning: Tensor) -> Tensor:
-        """Put fires out gradually; return (H, E) bool, those that are out now."""
+    def _suppress(
+        self, progress: Tensor, workers: Tensor, burning: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Put fires out gradually; return the progress, and those that are out now (H, E) bool."""
         # In float32 as in the original, where three times a third is 1.
-        self.progress.add_(workers.double().mul_(self._suppression).float().mul_(burning))
-        out = self.progress >= 1.0
-        self.progress.masked_fill_(out, 0.0)
-        return out
+        progress = progress + workers.double().mul_(self._suppression).float().mul_(burning)
+        out = progress >= 1.0
+        return progress.masked_fill_(out, 0.0), out
 
     def _spread(self, safe: Tensor, burning: Tensor, spreads: Tensor) -> None:
         """Spread fires in place, house by house: a house lit before its turn spreads in it."""
@@ -362,9 +350,3 @@ class GameBatch:
         """
         bonus = self._extinguish_bonus * saved / workers.clamp_min(1) + self._presence_bonus * kept
         return bonus.gather(0, house.to(torch.int64)).mul_(mode)
-
-
-def blend_(into: Tensor, other: Tensor, where: Tensor) -> None:
-    """Copy bytes of `other` into `into` where `where` (bool) is True; faster than `torch.where`."""
-    mask = where.view(torch.uint8).neg()  # -1 wraps to 255: all bits of the byte
-    into.bitwise_xor_(torch.bitwise_xor(into, other).bitwise_and_(mask))

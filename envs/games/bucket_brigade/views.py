@@ -56,7 +56,7 @@ class SingleGame:
         Raises:
             RunError: An action is illegal.
         """
-        before = self.env.games.night.clone()
+        before = self.env.age.clone()
         made = self.env.step(action)
         self.env.check()
         self.over = bool(made.terminated[0] | made.truncated[0])

@@ -100,8 +100,7 @@ class Hockey(TensorGame):
         self._table = torch.tensor(DISCRETE_ACTIONS, device=self.device)[:, : 3 + self.keep_mode]
         signs = torch.tensor([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0], device=self.device)
         self._mirror = signs.unsqueeze(1)
-        games = self.num_members * self._games_per_member
-        self.moves, self.scored = 0, torch.zeros(games, device=self.device)
+        self.moves, self.scored = 0, torch.zeros(self.num_games, device=self.device)
 
     def configure_member(self, member: int, params: HockeyParams) -> None:
         """See `TensorGame.configure_member`."""

@@ -49,41 +49,61 @@ class Library:
         self.refill.restype = None
 
 
-class NativeStep:
-    """The step of one environment. The tensors are changed in place.
+class CartPoleStep:
+    """The step of one environment, a `NativeStep` (`sweepd.envs.games.batched_rules`).
 
-    Args:
-        library: the compiled functions.
-        tensors: the `TENSORS`, with as many runs of rows, as `sweepd.envs.native.memory` makes
-            them.
+    Attributes:
+        memory: The `TENSORS`, as many runs of rows each.
     """
 
-    def __init__(self, library: Library, tensors: Mapping[str, Tensor]) -> None:
-        self._library = library
-        self._rows = rows = tensors["state"].shape[1]
-        for name, runs in TENSORS.items():
-            tensor = tensors[name]
-            if tensor.numel() != runs * rows or (runs > 1 and tensor.stride(0) != stride_of(rows)):
-                raise ValueError(f"{name} has the shape {tuple(tensor.shape)}")
-        self._state = _State(rows=rows, stride=stride_of(rows), **tensors)
-
-    def __call__(self, action: Tensor, record: Tensor, obs: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Step every row. `trigonometry` must be up to date.
+    def __init__(self, library: Library, rows: int, numbers: Mapping[str, Tensor]) -> None:
+        """Make the memory.
 
         Args:
-            action: (R,) int64, contiguous.
-            record: (R,) float64, contiguous; the actions are written to it.
-            obs: (R, 4) float32, whose rows are contiguous; written.
-
-        Returns:
-            Which rows terminated, and which were truncated, (R,) bool each; and whether an action
-            is illegal.
+            library: The compiled functions.
+            rows: Number of rows.
+            numbers: The parameters, `CartPole.numbers`.
         """
+        self._library, self._rows, self._numbers = library, rows, numbers
+        self.memory = memory = {n: per_row(runs, rows=rows) for n, runs in TENSORS.items()}
+        memory["state"][5] = memory["start"][5] = 1.0
+        self.state, self.begun, self.final = (
+            dict(zip(("x", "speed", "angle", "turning"), memory[name], strict=False))
+            for name in ("state", "start", "final_state")
+        )
+        self.age = memory["state"][4]
+        self._sine, self._cosine = memory["trigonometry"]
+        self._reward = torch.ones(rows)
+        self.record = torch.zeros(rows, dtype=torch.float64)
+        self._state = _State(rows=rows, stride=stride_of(rows), **memory)
+
+    def configure(self) -> None:
+        """See `NativeStep.configure`."""
+        numbers, memory = self._numbers, self.memory
+        for name in ("left", "from_left_to_right", "coupling", "gravity", "inertia"):
+            memory[name].copy_(numbers[name])
+        memory["time"][:2], memory["time"][2] = numbers["tau"], 1.0
+        memory["limits"][0], memory["limits"][1] = (
+            numbers["x_threshold"],
+            numbers["theta_threshold"],
+        )
+        # Ages are whole numbers, so `age > max_steps - 0.5` is exact for `age >= max_steps`.
+        memory["limits"][2] = numbers["max_steps"] - 0.5
+
+    def step(self, action: Tensor, obs: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
+        """See `NativeStep.step`. Do not write to the rewards: every step returns the same."""
+        torch.sin(self.state["angle"], out=self._sine)
+        torch.cos(self.state["angle"], out=self._cosine)
+        terminated, truncated, illegal = self.move(action, obs)
+        return self._reward, terminated, truncated, not illegal
+
+    def move(self, action: Tensor, obs: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """Step every row, with sines and cosines in memory; actions are written to `record`."""
         ends = torch.empty(2, self._rows, dtype=torch.bool)
         illegal = self._library.step(
             self._state,
             action.data_ptr(),
-            record.data_ptr(),
+            self.record.data_ptr(),
             obs.data_ptr(),
             obs.stride(0),
             ends.data_ptr(),
@@ -93,31 +113,24 @@ class NativeStep:
         return terminated, truncated, bool(illegal)
 
     def refill(self, pool: Tensor, turn: Tensor, since: int) -> None:
-        """Replace the starts that were used, as `CartPole._refill` describes.
-
-        Args:
-            pool: (rounds, 4, R) float64, contiguous.
-            turn: (R,) int64, contiguous; changed.
-            since: steps since the last refill.
-        """
+        """See `NativeStep.refill`."""
         self._library.refill(self._state, pool.data_ptr(), len(pool), turn.data_ptr(), since)
 
 
 def digest(found: Library) -> str:
     """Return 16 hexadecimal digits of a hash of what the step computes, for its self-test."""
     rows = 67
-    tensors = {name: per_row(runs, rows=rows) for name, runs in TENSORS.items()}
-    for place, tensor in enumerate(tensors.values()):
+    step = CartPoleStep(found, rows, {})
+    for place, tensor in enumerate(step.memory.values()):
         index = torch.arange(tensor.numel(), dtype=torch.float64) + 1000 * place
         tensor.copy_((((index * index * 7919 + index * 104729) % 2053) / 2048).view_as(tensor))
-    record, obs = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, 4)
+    obs = torch.zeros(rows, 4)
     pool, turn = torch.arange(8.0 * rows).double().view(2, 4, rows), torch.arange(rows) % 3
-    step = NativeStep(found, tensors)
     hashed = hashlib.sha256()
     for at in range(4):
-        *ends, illegal = step(torch.arange(rows) // (1 + at) % (2 + at % 2), record, obs)
+        *ends, illegal = step.move(torch.arange(rows) // (1 + at) % (2 + at % 2), obs)
         step.refill(pool, turn, at)
-        for tensor in (*tensors.values(), record, obs, *ends, turn, torch.tensor(illegal)):
+        for tensor in (*step.memory.values(), step.record, obs, *ends, turn, torch.tensor(illegal)):
             hashed.update(tensor.contiguous().numpy().tobytes())
     return hashed.hexdigest()[:16]
 

@@ -182,11 +182,7 @@ def test_an_empty_mask_stops_the_run_before_anything_is_learned_from_it() -> Non
     assert isinstance(env, MaskedEnv)
     before = ppo.get_member(1)
     env.empty = 5
-    words = (
-        r"row 5 \(member 1\) had no legal option for choice 1 in step 13, "
-        r"its state: player 1, age \d; an environment"
-    )
-    with pytest.raises(RunError, match=words):
+    with pytest.raises(RunError, match=r"row 5 had no legal option in step 13, at age \d"):
         ppo.train(env, 1)
     assert torch.equal(ppo.get_member(1)["weights"], before["weights"])
     assert ppo.rollout.transitions.side.isfinite().all()

@@ -196,7 +196,8 @@ def test_recorded_rollouts_give_the_same_transitions_and_episodes(name: str) -> 
     plain, env, stats = trained_in(name, None, 4)
     graph, other, same = trained_in(name, record, 4)
     recorded = [step.recorded for step in graph.rollout.replays.steps.values()]
-    assert sum(recorded) >= 2  # of the kinds of steps that ran twice
+    # Of the kinds of steps that ran twice: steps of CartPole are all of one kind.
+    assert sum(recorded) >= {"cartpole": 1, "crypto": 2}[name]
     for part in ("obs", "side"):
         one, two = (getattr(ppo.rollout.transitions, part) for ppo in (plain, graph))
         assert torch.equal(one, two)

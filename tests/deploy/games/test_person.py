@@ -114,7 +114,7 @@ def test_every_legal_move_is_offered_and_every_offered_one_is_legal(
                 if not answers:
                     break
                 answers[-1] += 1
-            full = full_masks(env.legal(env._state))[2][0]
+            full = full_masks(env.legal(env.state))[2][0]
             assert found == {tuple(action) for action in full.nonzero().tolist()}
             most = max(most, len(found))
         env.step(random_actions(env, generator))
@@ -373,12 +373,12 @@ def test_hidden_cards_change_no_line_for_the_person(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(person, "_read", lambda _: "1")
         for _ in range(100):
             if int(env.to_move()[0]) == seat:
-                before = env._state
+                before = env.state
                 said = output()
-                env._state = {**before, "cells": exchanged(before["cells"], generator)}
+                env.state = {**before, "cells": exchanged(before["cells"], generator)}
                 assert output() == said
-                compared += not torch.equal(env._state["cells"], before["cells"])
-                env._state = before
+                compared += not torch.equal(env.state["cells"], before["cells"])
+                env.state = before
             env.step(random_actions(env, generator))
             renderer.note()
     assert compared > 80

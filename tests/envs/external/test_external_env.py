@@ -172,7 +172,7 @@ def test_illegal_actions_are_named_and_never_reach_the_environment() -> None:
     env.step(torch.tensor([0, 1, 0, 7]))
     assert env.faults().tolist() == [False, False, False, True]
     with pytest.raises(
-        RunError, match=r"row 3 \(member 1\) got an illegal action in its step 2: component 0 was 7"
+        RunError, match=r"row 3 \(member 1\) got an illegal action in step 2: component 0 was 7"
     ):
         env.check()
     moved = ExternalVecEnv("CartPole-v1", 1, 2)

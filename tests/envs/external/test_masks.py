@@ -191,7 +191,7 @@ def test_a_masked_action_is_named_and_never_reaches_the_environment() -> None:
     env.step(action)
     assert env.faults().tolist() == [False, False, False, True]
     with pytest.raises(
-        RunError, match=rf"row 3 \(member 1\) .* in its step 1: component {bad} .* and not masked"
+        RunError, match=rf"row 3 \(member 1\) .* in step 1: component {bad} .* and not masked"
     ):
         env.check()
 

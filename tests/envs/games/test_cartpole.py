@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweepd.envs.games.cartpole import CartPole, CartPoleParams, shortest_episode
+from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 from sweepd.envs.gymnasium_view import CARTPOLE_ID, GymnasiumVectorView, GymnasiumView, register
 from sweepd.envs.support.errors import InputError, RunError
 
@@ -59,8 +59,7 @@ def reference_step(p: CartPoleParams, state: np.ndarray, action: int) -> np.ndar
 
 def exact_state(env: CartPole) -> np.ndarray:
     """Return the states (num_envs, 4) float64, which observations are rounded from."""
-    member = [env.get_member(m)["state"][:4] for m in range(env.num_members)]
-    return torch.cat(member, dim=1).t().numpy()
+    return torch.stack([*env.state.values()], 1).numpy()
 
 
 def gymnasium_with(params: CartPoleParams) -> CartPoleEnv:
@@ -116,7 +115,7 @@ def follow(
         assert bool(made.truncated[0]) == (steps == params.max_steps)
         done = terminated or steps == params.max_steps
         ours = env.final_obs()[0].numpy() if done else made.obs[0].numpy()
-        exact = env.get_member(0)["final" if done else "state"][:4, 0].numpy()
+        exact = torch.cat([*(env.final if done else env.state).values()]).numpy()
         assert obs.dtype == ours.dtype == np.float32
         np.testing.assert_array_equal(ours, exact.astype(np.float32))
         worst = max(
@@ -224,9 +223,9 @@ def test_no_episode_is_shorter_than_the_shortest(
 ) -> None:
     params = random_params(world) if world else DEFAULT
     state = np.array(start) * params.start_range
-    assert simulated_length(
-        params, state, lambda step: actions[step % len(actions)]
-    ) >= shortest_episode(params)
+    assert simulated_length(params, state, lambda step: actions[step % len(actions)]) >= CartPole(
+        params, 1
+    ).shortest_episode(params)
 
 
 @pytest.mark.parametrize(
@@ -240,11 +239,11 @@ def test_the_shortest_episode_can_occur(params: CartPoleParams) -> None:
             [1.0 if corner >> bit & 1 else -1.0 for bit in range(4)]
         )
         lengths += [simulated_length(params, start, lambda _, push=push: push) for push in (0, 1)]  # type: ignore[misc]
-    assert min(lengths) == shortest_episode(params) == CartPole(params, 2).bootstrap_interval
+    assert min(lengths) == CartPole(params, 2).bootstrap_interval
 
 
 def test_a_limit_on_steps_can_be_the_shortest() -> None:
-    assert shortest_episode(CartPoleParams(max_steps=3)) == 3
+    assert CartPole(CartPoleParams(max_steps=3), 2).bootstrap_interval == 3
     assert CartPole([DEFAULT, CartPoleParams(max_steps=3)], 2).bootstrap_interval == 3
 
 

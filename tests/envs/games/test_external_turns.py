@@ -51,7 +51,7 @@ class Perfect:
 def test_every_step_is_that_of_the_environment() -> None:
     """Step by step, and game by game, against the environment itself."""
     env, games = made(5, seed=3), [Stones() for _ in range(5)]
-    seeds = [int(row[0]) for row in env._state["history"]]
+    seeds = [int(row[0]) for row in env.state["history"]]
     for game, seed in zip(games, seeds, strict=True):
         game.reset(seed)
     generator = torch.Generator().manual_seed(1)
@@ -75,7 +75,7 @@ def test_every_step_is_that_of_the_environment() -> None:
             assert bool(step.terminated[row]) == over
             if over:
                 ended += 1
-                game.reset(int(env._state["history"][row, 0]))
+                game.reset(int(env.state["history"][row, 0]))
     assert ended > 10
 
 

@@ -25,8 +25,7 @@ MEMBERS = [
 def test_native_and_torch_steps_are_equal(per_member: int) -> None:
     """Terminations, truncations, refills, and a member that is replaced."""
     envs = [CartPole(MEMBERS, per_member, native=native) for native in (True, False)]
-    assert envs[0]._native is not None
-    assert envs[1]._native is None
+    assert [env.native for env in envs] == [True, False]
     rows = envs[0].num_envs
     for env in envs:
         env.reset(1)
@@ -38,11 +37,12 @@ def test_native_and_torch_steps_are_equal(per_member: int) -> None:
                 env.configure_member(1, MEMBERS[0])
                 env.reset_member(1, 7)
         # Slowly changing choices: some poles stay up until the limit.
-        action = (torch.randn(rows) > envs[0]._angle * -50).long()
+        action = (torch.randn(rows) > envs[0].state["angle"] * -50).long()
         steps = [env.step(action) for env in envs]
         for name, one, two in zip(steps[0]._fields, *steps, strict=True):
             assert torch.equal(one, two), f"{name}, step {t}"
-        assert torch.equal(envs[0]._state, envs[1]._state), f"state, step {t}"
+        for name, tensor in envs[0].state.items():
+            assert torch.equal(tensor, envs[1].state[name]), f"{name}, step {t}"
         assert torch.equal(envs[0].final_obs(), envs[1].final_obs()), f"final_obs, step {t}"
         ended += torch.stack((steps[0].terminated.sum(), steps[0].truncated.sum()))
     assert bool((ended > 0).all()), ended

@@ -194,7 +194,7 @@ def test_games_equal_a_plain_loop(name: str) -> None:
     obs = env.reset(seeds)
     env.draw(steps)
     streams = Streams(members)
-    columns = env._uniforms.numbers.shape[2]
+    columns = env._numbers.buffers["uniforms"].shape[2]
     for member, seed in enumerate(seeds):
         streams.seed(member, seed)
     starts = [streams.member_uniform(m, 1, games, columns)[0] for m in range(members)]

@@ -56,7 +56,7 @@ def test_critics_of_the_player_to_move_see_the_hidden_cards(game: type[TensorGam
     deck = {Kuhn: 3, Leduc: 6}[game]
     for _ in range(12):
         assert obs.shape == (100, env.spec.obs_dim)
-        state = env._state
+        state = env.state
         for row, seat in enumerate(env.to_move().tolist()):
             own, other = (int(state["cards"][row, place]) for place in (seat, 1 - seat))
             seen, known = obs[row, : env.state_dim], obs[row, env.state_dim :]

@@ -47,7 +47,7 @@ def test_a_game_equals_its_rules_row_by_row(target: ModuleType) -> None:
     state = [(float(place), 0.0, 0) for place in env.observe()[:, 0].double()]
     env.draw(300)
     ended = {"terminated": 0, "truncated": 0}
-    for uniforms in env._uniforms.numbers.tolist():
+    for uniforms in env._numbers.buffers["uniforms"].tolist():
         action = torch.sin(3.0 * env.observe()[:, :1])
         made = env.step(action)
         for row, (place, speed, age) in enumerate(state):

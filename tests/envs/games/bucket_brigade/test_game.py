@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweepd.envs.games.bucket_brigade.events import EventBuffer
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
 from sweepd.envs.games.bucket_brigade.scenarios import BucketParams, scenario
@@ -129,25 +128,20 @@ def test_a_group_depends_on_its_members_only() -> None:
 
 def test_events_happen_as_often_as_they_should() -> None:
     params = [scenario("hard"), scenario("default_continuous", prob_house_catches_fire=0.1)]
-    events = EventBuffer(params, 500, torch.device("cpu"))
-    for member, own in enumerate(params):
-        events.configure(member, own)
-        events.restart(member, member)
-    events.draw(40)
-    nights = [events.next() for _ in range(40)]
-    ignites = torch.stack([night.ignites for night, _ in nights]).double()
-    starts = torch.stack([start for _, start in nights]).double()
+    env = BucketBrigade(params, 2000)
+    env.reset([0, 1])
+    env.draw(40)
+    drawn = env._numbers.buffers
+    ignites, starts = drawn["ignites"].double(), drawn["starts"].double()
     for games, chance in ((slice(500), 0.05), (slice(500, None), 0.1)):
         np.testing.assert_allclose(ignites[..., games].mean((0, 2)), chance, atol=0.008)
         np.testing.assert_allclose(starts[..., games].mean(), chance, atol=0.01)
-    needed = torch.stack([night.needed for night, _ in nights])[..., :500]
+    needed = drawn["needed"][..., :500]
     for workers in range(1, 5):
         np.testing.assert_allclose(
             (needed <= workers).double().mean(), 1 - 0.7**workers, atol=0.005
         )
-    spreads = torch.stack([night.spreads for night, _ in nights if night.spreads is not None])[
-        ..., 500:
-    ]
+    spreads = drawn["spreads"][..., 500:]
     np.testing.assert_allclose(spreads.double().mean((0, 1, 3)), 0.25, atol=0.008)
     # Events decided by the same number are distributed as if decided by several.
     left, right = spreads.double().unbind(2)
@@ -168,14 +162,14 @@ def test_no_start_serves_two_games(drawn: bool) -> None:
     params = BucketParams(num_houses=90, prob_house_catches_fire=0.5, min_nights=0, max_nights=3)
     env = BucketBrigade(params, 8)
     env.reset(0)
-    seen = [tuple(column) for column in env.games.houses.t().tolist()]
+    seen = [tuple(column) for column in env.state["houses"].t().tolist()]
     for step in range(150):
         if drawn and step % 7 == 0:
             env.draw(7)
         ended = env.step(torch.zeros(8, 3, dtype=torch.int64))
         for game in range(2):
             if ended.terminated[4 * game] | ended.truncated[4 * game]:
-                seen.append(tuple(env.games.houses[:, game].tolist()))
+                seen.append(tuple(env.state["houses"][:, game].tolist()))
     assert len(seen) > 90
     assert len(set(seen)) == len(seen)
 
@@ -229,7 +223,7 @@ def test_an_illegal_action_counts_as_the_last_legal_one() -> None:
 def test_impossible_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="got 0 members of 4 envs"):
         BucketBrigade([], 4)
-    with pytest.raises(InputError, match="are 6; they must be a multiple of 4"):
+    with pytest.raises(InputError, match="4 seats, and 6 envs are not a multiple of them"):
         BucketBrigade(DEFAULT, 6)
     with pytest.raises(InputError, match="3 members of Bucket Brigade cannot play in groups of 2"):
         BucketBrigade([DEFAULT] * 3, 4, together=2)
@@ -284,7 +278,7 @@ def test_players_see_their_own_houses() -> None:
     obs = env.reset(0)
     for _ in range(10):
         taken = brigade(obs).view(20, 4, 3)
-        for game, houses in enumerate(env.games.houses.t().tolist()):
+        for game, houses in enumerate(env.state["houses"].t().tolist()):
             for agent, (house, mode, signal) in enumerate(taken[game].tolist()):
                 burning = [h for h in range(agent, 10, 4) if houses[h] == 1]
                 assert (house, mode, signal) == ((burning[0], 1, 1) if burning else (agent, 0, 0))

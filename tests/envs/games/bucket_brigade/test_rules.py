@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
-from sweepd.envs.games.bucket_brigade.rules import GameBatch, NightEvents, night_events
+from sweepd.envs.games.bucket_brigade.rules import NightEvents, Rules, night_events
 from sweepd.envs.games.bucket_brigade.scenarios import (
     PER_AGENT,
     SCENARIOS,
@@ -23,6 +23,7 @@ from sweepd.envs.games.bucket_brigade.scenarios import (
     params_from,
     scenario,
 )
+from sweepd.envs.games.drawn_ahead import Numbers
 from sweepd.envs.support.errors import InputError
 from tests.envs.games.bucket_brigade.samples import Recorded, ScalarGame, recorded_games
 
@@ -85,7 +86,12 @@ def test_recorded_games_are_reproduced() -> None:
         together.setdefault((game.params.num_houses, game.params.num_agents), []).append(game)
     for (houses, agents), batch in together.items():
         count, longest = len(batch), max(len(game.fields["done"]) for game in batch)
-        games = GameBatch(houses, agents, count, CPU)
+        rules, night = Rules(houses, agents, count, CPU), torch.zeros(count, dtype=torch.int64)
+        now = {
+            "houses": torch.zeros(houses, count, dtype=torch.uint8),
+            "acts": rules.no_acts,
+            "progress": rules.no_progress,
+        }
         seen = ObservationEncoder(houses, agents, count, scaled=False, device=CPU)
         acts = torch.zeros(longest, agents, 3, count, dtype=torch.uint8)
         needed = torch.ones(longest, houses, count, dtype=torch.uint8)
@@ -93,12 +99,12 @@ def test_recorded_games_are_reproduced() -> None:
         spreads = torch.zeros(longest, houses, 2, count, dtype=torch.bool)
         for at, game in enumerate(batch):
             one, params = slice(at, at + 1), game.params
-            games.configure(one, params)
+            rules.configure(one, params)
             seen.configure(one, params)
             given = {
                 name: torch.tensor(values).unsqueeze(-1) for name, values in game.fields.items()
             }
-            games.begin(one, given["u_init"] < params.prob_house_catches_fire)
+            now["houses"][:, one] = given["u_init"] < params.prob_house_catches_fire
             events, nights = (
                 night_events(params, given["u_ign"], given["u_ext"], given["u_spread"]),
                 len(given["actions"]),
@@ -108,14 +114,16 @@ def test_recorded_games_are_reproduced() -> None:
             if events.spreads is not None:
                 spreads[:nights, ..., one] = events.spreads
         states, rewards, ends = [], [], []
-        for night in range(longest + 1):
+        for at in range(longest + 1):
             rows = torch.empty(count * agents, seen.size)
-            seen.show(games.houses, games.acts, rows, torch.arange(count * agents) // agents, None)
+            seen.show(
+                now["houses"], now["acts"], rows, torch.arange(count * agents) // agents, None
+            )
             shown = rows[::agents, : seen.shared].t()  # common to all agents of a game
-            states.append((games.houses.clone(), games.progress.clone(), shown))
-            if night < longest:
-                events = NightEvents(needed[night], ignites[night], spreads[night])
-                reward, terminated, _ = games.play(acts[night], events)
+            states.append((now["houses"], now["progress"], shown))
+            if at < longest:
+                events = NightEvents(needed[at], ignites[at], spreads[at])
+                now, reward, terminated = rules.play(now, acts[at], night + at, events)
                 rewards.append(reward)
                 ends.append(terminated)
         state = [torch.stack(part).numpy() for part in zip(*states, strict=True)]
@@ -155,9 +163,14 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
     rules = [env._params[game // env.games_per_member] for game in range(env.num_games)]
     scalars = [ScalarGame(params) for params in rules]
     env.reset(5)
-    drawn: list[tuple[NightEvents, Tensor]] = []
-    upcoming = env._events.next
-    env._events.next = lambda: drawn.append(upcoming()) or drawn[-1]  # type: ignore[method-assign, func-returns-value]
+    drawn: list[Numbers] = []
+    upcoming = env._numbers.next
+
+    def noted() -> Numbers:
+        drawn.append(upcoming())
+        return drawn[-1]
+
+    env._numbers.next = noted  # type: ignore[method-assign]
 
     def start(game: int, burning: Tensor) -> None:
         scalars[game].reset([0.0 if fire else 1.0 for fire in burning.tolist()])
@@ -169,7 +182,7 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
         )
 
     for game in range(env.num_games):
-        start(game, env.games.houses[:, game] == 1)
+        start(game, env.state["houses"][:, game] == 1)
     ended = 0
     for step in range(steps):
         if per_draw and step % per_draw == 0:
@@ -179,7 +192,7 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
         np.testing.assert_array_equal(obs, [shown(row) for row in range(env.num_envs)])
         action = act(step)
         made = env.step(action)
-        (needed, ignites, spreads), starts = drawn[-1]
+        starts, (needed, ignites, spreads) = env._split(drawn[-1])
         last, unit = env.final_obs().numpy(), env.reward_unit
         for game, scalar in enumerate(scalars):
             rows = [int(env._row_of[game * agents + agent]) for agent in range(agents)]
@@ -203,7 +216,7 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
                 start(game, starts[:, game])
                 ended += 1
             np.testing.assert_array_equal(made.obs[rows], [shown(row) for row in rows])
-            np.testing.assert_array_equal(env.games.progress[:, game], scalar.progress)
+            np.testing.assert_array_equal(env.state["progress"][:, game], scalar.progress)
     return ended
 
 

@@ -192,5 +192,5 @@ def test_a_scene_shows_the_present_game() -> None:
     shown = scene(env, 1, [1.0, 2.0, 3.0, 4.0])
     assert shown.night == 1
     assert shown.acts == tuple((agent, 1, 0) for agent in range(4, 8))
-    assert list(shown.houses) == env.games.houses[:, 1].tolist()
+    assert list(shown.houses) == env.state["houses"][:, 1].tolist()
     assert shown.rewards == (1.0, 2.0, 3.0, 4.0)

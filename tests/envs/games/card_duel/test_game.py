@@ -137,7 +137,7 @@ def test_positions_and_actions_in_words() -> None:
     generator, texts = torch.Generator().manual_seed(5), ""
     for _ in range(60):
         env.step(act(env, "random", generator))
-        texts += env.describe(env._state, 0) + "\n"
+        texts += env.describe(env.state, 0) + "\n"
     for part in ("attacks", "waits for its target", "tapped", "fresh", "discard [1 ", "to move"):
         assert part in texts, part
     assert describe_action(Action.ATTACK, 0, 9) == "ATTACK body 0, target enemy champion"
@@ -149,7 +149,7 @@ def test_decks_follow_the_parameters() -> None:
     def decks(**params: object) -> list[list[tuple[int, ...]]]:
         env = CardDuel([CardDuelParams(**params)], 400)  # type: ignore[arg-type]
         env.reset(1)
-        board = Board(env._state["cells"].t().contiguous())
+        board = Board(env.state["cells"].t().contiguous())
         rows = torch.cat((board.deck, board.hand), 1)
         # By seat: side 0 is the player to move.
         return [

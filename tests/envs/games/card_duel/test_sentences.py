@@ -525,8 +525,8 @@ def in_environment(made: Made, action: Chosen, decisions: int = 50) -> list[floa
     """Return the rewards of an action in the environment if it ends the game, else None."""
     env = CardDuel([CardDuelParams()], 1)
     env.reset(0)
-    env._state["cells"].copy_(made.cells.t())
-    env._state["decisions"].fill_(decisions)
+    env.state["cells"].copy_(made.cells.t())
+    env.state["decisions"].fill_(decisions)
     env._known = None
     result = env.step(torch.tensor([action]))
     env.check()

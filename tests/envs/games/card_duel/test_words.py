@@ -78,7 +78,7 @@ def test_nothing_hidden_is_shown() -> None:
             renderer.text("", final=True)
             continue
         plain = renderer.text("", final=False, log=0).plain
-        board = Board(env._state["cells"].t().contiguous())
+        board = Board(env.state["cells"].t().contiguous())
         mine = int(board.mover[0])  # side 0 is the mover
         own, other = (0, 1) if mine == 0 else (1, 0)
         public = {int(one) for one in board.hand[own].flatten()}
@@ -90,7 +90,7 @@ def test_nothing_hidden_is_shown() -> None:
         hidden_cards += len(hidden)
         assert not [card(one).name for one in hidden if card(one).name in plain]
         # With a card on the enemy's hand that was nowhere, the view is the same.
-        state = {name: tensor.clone() for name, tensor in env._state.items()}
+        state = {name: tensor.clone() for name, tensor in env.state.items()}
         changed = Board(state["cells"].t().contiguous())
         held = int(changed.held[other, 0])
         changed.hand[other, :held, 0] = 1 + changed.hand[other, :held, 0] % len(CARDS)
@@ -98,7 +98,7 @@ def test_nothing_hidden_is_shown() -> None:
         seat = torch.tensor([0])
         words = env.words
         views = [
-            words.position(env.see(own_state, seat)[0], NAMES) for own_state in (env._state, state)
+            words.position(env.see(own_state, seat)[0], NAMES) for own_state in (env.state, state)
         ]
         assert views[0] == views[1]
     assert hidden_cards > 200

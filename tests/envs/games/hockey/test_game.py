@@ -93,7 +93,7 @@ def test_truncation(params: dict[str, Any], steps: int) -> None:
 
 def scalar_games(env: Hockey, params: HockeyParams) -> list[ScalarHockey]:
     """Return the present games of an environment as scalar ones."""
-    state = env._state
+    state = env.state
     games = []
     for row, counters, touching in zip(
         state["bodies"].double().tolist(),
@@ -188,11 +188,11 @@ def test_mirrored_games_give_mirrored_results() -> None:
     envs = [Hockey([HockeyParams(direction=1.0, touch=1.0)], 2 * 50) for _ in range(2)]
     for env in envs:
         env.reset(4)
-    state = envs[0]._state
+    state = envs[0].state
     swapped = state["bodies"].clone()
     swapped[:, :12] = state["bodies"][:, :12].view(-1, 6, 2).flip(2).flatten(1)
     swapped[:, 12:16] *= -1.0
-    envs[1]._state["bodies"].copy_(swapped)
+    envs[1].state["bodies"].copy_(swapped)
     generator = torch.Generator().manual_seed(6)
     for _ in range(60):
         action = (torch.rand(50, 2, 4, generator=generator) * 2 - 1).round()

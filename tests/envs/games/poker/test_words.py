@@ -38,7 +38,7 @@ def test_kuhn_in_words() -> None:
 
 def test_leduc_in_words() -> None:
     env, text = shown("leduc", 1, 1, 2)
-    own, public = (int(env._state["cards"][0, place]) // 2 for place in (1, 2))
+    own, public = (int(env.state["cards"][0, place]) // 2 for place in (1, 2))
     assert f"card of Odo: {'JQK'[own]}; of you: face down; public card: not yet shown" in text
     assert "  you check\n  Odo raises" in text
     _, text = shown("leduc", 1, 1, 2, 1, 1, 2, 0)
