@@ -11,7 +11,7 @@ from sweepd.agents.networks.initial import new_weights, own_weights, seeded
 from sweepd.agents.networks.net import Net, Pair, StateDict, check_tensors
 from sweepd.agents.networks.normaliser import checked_normaliser
 from sweepd.agents.networks.shape import PER_SEAT, Shape
-from sweepd.agents.networks.spec import SECOND_SEAT, NetSpec
+from sweepd.agents.networks.spec import SECOND_SEAT, specs_of
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError
 
@@ -150,12 +150,6 @@ class Population:
     @property
     def _nets(self) -> tuple[Net, Net]:
         return self.actor, self.critic
-
-
-def specs_of(shape: Shape) -> tuple[NetSpec, NetSpec]:
-    """Return what the actors and critics of a program are."""
-    kind = "ActorDiscretePPO" if shape.if_discrete else "ActorPPO"
-    return NetSpec.of(kind, shape), NetSpec.of("CriticPPO", shape, shape.obs_dim)
 
 
 def _new_networks(shape: Shape, seed: int, initial_log_std: float) -> list[StateDict]:

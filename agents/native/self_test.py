@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sweepd.agents.engine.population import Population
 from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel, UpdateKernel, places
 from sweepd.agents.native.off_policy import ReplayKernel, Trained
 from sweepd.agents.networks.activation import NATIVE
@@ -26,7 +25,7 @@ from sweepd.agents.networks.net import Net
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.part import cut
 from sweepd.agents.networks.shape import PER_SEAT, Shape
-from sweepd.agents.networks.spec import NetSpec
+from sweepd.agents.networks.spec import NetSpec, specs_of
 from sweepd.envs.core.env_spec import BYTES
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.native.build import library
@@ -129,8 +128,10 @@ def _both(numbers: dict[str, float]) -> dict[str, Tensor]:
 
 
 def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
-    population = Population(shape, torch.device("cpu"))
-    flat, nets = population.flat, (population.actor, population.critic)
+    actor, critic = specs_of(shape)
+    size = max(spec.policies * spec.size for spec in (actor, critic))
+    flat = torch.zeros(2, shape.slots, size)
+    nets = Net(actor, flat[0]), Net(critic, flat[1])
     # Actors and critics have their common parts at the same places.
     both = cut(flat.view(2 * shape.slots * shape.sets_per_member, -1), nets[0].spec.parts())
     for net in reversed(nets):

@@ -304,6 +304,12 @@ class NetSpec:
         return own | {name: (size,) for name, size in self.normalisers.items()}
 
 
+def specs_of(shape: Shape) -> tuple[NetSpec, NetSpec]:
+    """Return what the actors and critics of a PPO program are."""
+    kind = "ActorDiscretePPO" if shape.if_discrete else "ActorPPO"
+    return NetSpec.of(kind, shape), NetSpec.of("CriticPPO", shape, shape.obs_dim)
+
+
 @functools.cache
 def _reader() -> Any:
     """Return pydantic's reader of descriptions, whose making takes 8 ms."""

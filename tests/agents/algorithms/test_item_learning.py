@@ -6,8 +6,8 @@ import torch
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.algorithms.table import get_algorithm
-from sweepd.agents.engine.population import specs_of
 from sweepd.agents.networks.shape import Shape
+from sweepd.agents.networks.spec import specs_of
 from sweepd.envs.games.card_duel.cards import CARDS, CHAMPION
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.card_duel.observation import GROUPS, ITEMS, seen
