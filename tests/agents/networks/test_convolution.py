@@ -44,5 +44,5 @@ def test_invalid_image_shapes_are_refused() -> None:
     assert planes((4, 84, 84), filters) == [(4, 84, 84), (16, 20, 20), (32, 9, 9)]
     with pytest.raises(InputError, match="at least 5 x 5, and image_shape is \\(1, 4, 9\\)"):
         filters_for((1, 4, 9))
-    with pytest.raises(InputError, match="needs a state_dim of the same size"):
+    with pytest.raises(InputError, match="image_shape has 100 columns"):
         Shape(state_dim=99, action_dim=2, if_discrete=True, image_shape=(1, 10, 10))

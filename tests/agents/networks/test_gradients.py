@@ -158,5 +158,5 @@ def test_gradients_are_those_of_a_plain_loss(
 ) -> None:
     env = kind(len(MEMBERS), 4, cliff=1.2)
     size = {"recurrent": recurrent, "bptt": STEPS, "net_width": 9, "minibatch": ROWS}
-    ppo = start(env, dict(enumerate(MEMBERS)), **size, autoregressive=bool(env.action_dims))
+    ppo = start(env, dict(enumerate(MEMBERS)), **size, autoregressive=bool(env.spec.action_dims))
     check_gradients(ppo, env, monkeypatch)

@@ -102,9 +102,10 @@ def test_an_unknown_id_stops_the_rollout() -> None:
     torch.set_default_dtype(torch.float32)
     env = ItemsEnv(1, 4)
     ppo = start(env, {0: 0})
-    env.items = replace(env.items, vocabulary=4, facts=env.items.facts[:4])
+    items = replace(env.items, vocabulary=4, facts=env.items.facts[:4])
+    env.spec = replace(env.spec, items=items)
     net = ppo.population.actor
-    small = ItemEncoder(env.items, torch.float32, CPU)
+    small = ItemEncoder(items, torch.float32, CPU)
     with pytest.raises(RunError, match="not in the vocabulary of 4 ids"):
         small(net.weights, torch.full((net.flat.shape[0], 1, env.state_dim), 4.0))
     with pytest.raises(ValueError, match="are not the shape's"):
@@ -150,7 +151,7 @@ def test_what_does_not_fit_is_refused() -> None:
     for changes, message in cases:
         with pytest.raises(InputError, match=message):
             replace(BOARD, **changes)
-    with pytest.raises(InputError, match="need observations of as many bytes"):
+    with pytest.raises(InputError, match="a state_dim of 32"):
         shape_of(state_dim=BOARD.columns + 1)
     population = Population(shape_of(), CPU)
     scales = torch.tensor(BOARD.scales())

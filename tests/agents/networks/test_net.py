@@ -80,10 +80,11 @@ def test_outputs_and_gradients_are_those_of_elegantrls_modules(own: NetSpec) -> 
     if own.kind == "CriticTwin":
         x = torch.cat((x, actions), -1)
     x.requires_grad_()
-    top, state = net.features(x)
+    top = net.hidden(x)
     outputs = [net.head(head, top) for head in heads]
+    output, state = net.forward(x)
     assert state is None
-    assert torch.equal(net.forward(x)[0], outputs[0])
+    assert torch.equal(output, outputs[0])
     slopes = [torch.randn_like(output) for output in outputs]
     loss = torch.stack([(a * b).sum() for a, b in zip(outputs, slopes, strict=True)]).sum()
     gradients, [by_inputs] = gradients_of(net, loss, x)
