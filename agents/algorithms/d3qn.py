@@ -86,7 +86,7 @@ class D3QN(OffPolicy):
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
         """Return (network, target network) as ElegantRL's `QNetTwinDuel` loads them.
 
-        `sweepd.agents.policy.frozen` saves and runs the first.
+        `sweepd.agents.policy.members` saves the first.
         """
         self._member(slot)
         return self.net.member(slot), self.target.member(slot)

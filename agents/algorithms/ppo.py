@@ -389,7 +389,7 @@ class PPO(Program):
         return Actors(self.shape, self.population.acting())
 
     def export_member(self, slot: int) -> tuple[StateDict, StateDict]:
-        """See `Program.export_member`; `sweepd.agents.policy.frozen` saves and runs the actor."""
+        """See `Program.export_member`; `sweepd.agents.policy.members` saves the actor."""
         self._member(slot)
         return self.population.export_member(slot)
 

@@ -47,7 +47,7 @@ class Shape(EnvSpec):
         recurrent: "gru" or "lstm" for recurrent networks, else "".
         bptt: steps of truncated backpropagation through time, of recurrent networks.
         policies: "shared" if a member has one actor and critic, "per-seat" if it has one of each
-            for each of two seats (`sweepd.agents.networks.seats`).
+            for each of two seats (`sweepd.agents.networks.net`).
         running_scale: whether the scale of observations is a running statistic of each member
             (`sweepd.agents.engine.running_scale`); else it stays as it was given.
     """

@@ -1,4 +1,4 @@
-// Layers over items that are looked up by id. (agents/networks/items.py and item_layers.py)
+// Layers over items that are looked up by id. (agents/networks/items.py)
 //
 //     v = max(E[id] + f[id] A + x C + c, 0)  of an item,   v = 0  where there is none (id 0)
 //     z = Σ_p v_p M_p + y Y + b,   M_p = W_p + U_group     before the first ReLU

@@ -39,7 +39,7 @@ struct Chunk {
 
 static inline ivec live(const Chunk& c, long r) { return load(c.s.live + r) > 0; }
 
-// The derivative of the loss by the log-probabilities of rows r … (`surrogate_gradient`).
+// The derivative of the loss by the log-probabilities of rows r … (`PPO._loss`).
 static inline vec d_log_prob(const Chunk& c, const Terms& t, Sums& sums, long r, vec log_prob) {
     vec old = load(c.column(c.columns - 3) + r);
     vec advantage = load(c.column(c.columns - 2) + r) * t.valid_scale;

@@ -1,5 +1,5 @@
 // An actor or a critic during an update: its private copy of the weights, forward and backward pass
-// of a chunk of rows, and Adam. (The formulas: agents/networks/mlp.py and optimizer.py.)
+// of a chunk of rows, and Adam. (The formulas: agents/networks/net.py and optimizer.py.)
 //
 // The private copy holds matrices in panels of 16 columns, filled up with zeros, which the products
 // read in order. The last layer is kept transposed, since its few columns would not fill panels.
@@ -72,7 +72,7 @@ struct Layout {
     bool linear(long l) const { return linear_top && l == depth - 1; }
 };
 
-// Copy a network between the flat tensor (`places`: where its parts are; agents/networks/weights.py)
+// Copy a network between the flat tensor (`places`: where its parts are; agents/native/kernels.py)
 // and its private copy.
 template <bool TO_PRIVATE>
 static void exchange(const Layout& n, const int64_t* places, float* flat, float* own) {
@@ -306,7 +306,7 @@ static float norm(const float* grad, long size) {
     return std::sqrt(part[0]);
 }
 
-// Adam's numbers of a member, by the names of `FlatAdam`.
+// Adam's numbers of a member, by the names of `Adam`.
 struct AdamNumbers {
     double lr, eps, weight_decay;
 };

@@ -92,8 +92,8 @@ def test_invalid_shapes_are_refused() -> None:
         Shape(**sizes, minibatch=17)
     with pytest.raises(InputError, match="net_depth must be a whole number of at least 1, not 0"):
         Shape(state_dim=2, action_dim=1, net_depth=0)
-    with pytest.raises(InputError, match="discrete must be true or false, not 1"):
-        Shape(state_dim=2, action_dim=1, discrete=1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="if_discrete must be true or false, not 1"):
+        Shape(state_dim=2, action_dim=1, if_discrete=1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="sum to action_dim 4"):
         Shape(state_dim=2, action_dim=4, if_discrete=True, action_dims=(2, 3))
     assert Shape(**sizes, minibatch=17, algorithm="sac").updates == 64
