@@ -66,8 +66,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 def adam_of(ppo: PPO) -> Adam:
     """Return an optimizer of a program's networks, as on a GPU."""
-    nets = ppo.population.actor, ppo.population.critic
-    return Adam(ppo.population.flat, nets, fused=False)
+    return Adam(ppo.population.flat, ppo.population.pair.leaves, fused=False)
 
 
 def make_adam_steps(adams: Sequence[Adam], scale: float) -> None:

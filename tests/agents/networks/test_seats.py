@@ -84,7 +84,8 @@ def test_the_other_seats_weights_change_nothing(kind: str) -> None:
     assert env.seat_column is not None
     obs[:, :half, env.seat_column], obs[:, half:, env.seat_column] = 0, 1
     x = population.critic.normalised(obs)
-    for net in (population.actor, population.critic):
+    for own in (population.actor, population.critic):
+        net = Net(own.spec, own.flat, learns=True)
         slope = torch.randn_like(net.forward(x)[0].detach())
 
         def run(net: Net = net, slope: Tensor = slope) -> tuple[Tensor, Tensor]:
