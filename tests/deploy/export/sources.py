@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from optuna.trial import create_trial
@@ -42,13 +41,13 @@ def source_of(
     own |= {"budget": 51_200, "env": {}, "running_scale": True}
     own |= {name: changes.pop(name) for name in SPEC if name in changes}
     shape = dict(entry.shape)
-    names = {field.name for field in dataclasses.fields(entry.params())}
+    names = set(entry.params.model_fields)
     params = {name: changes.pop(name) for name in list(changes) if name in names}
     record = TrialRecord(
         seed=7,
         shape=shape | changes,
         env_params={"arguments": arguments},
-        learner_params=dataclasses.asdict(entry.params(**params)),
+        learner_params=entry.params(**params).model_dump(),
     )
     facts = NetworkFacts(discrete, action_dim, image) if weights else None
     trial = create_trial(value=1.5)

@@ -63,7 +63,7 @@ def names_of(algorithm: str) -> list[str]:
     """Return all hyperparameters and sizes that a trial of an algorithm may have."""
     entry = get_algorithm(algorithm)
     sizes = {**entry.shape, **entry.optional, **entry.extras}
-    params = [field.name for field in dataclasses.fields(entry.params())]
+    params = list(entry.params.model_fields)
     return [*params, *sizes, "num_envs", "horizon", "running_scale"]
 
 
