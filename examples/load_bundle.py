@@ -1,6 +1,6 @@
 """Load a bundle, inspect it, and trade it on paper over recorded bars.
 
-`bundles/a2679b82b0017640` was trained for seconds on the synthetic demo market and promoted with
+`bundles/a1ece71a178b0d24` was trained for seconds on the synthetic demo market and promoted with
 loosened limits: it shows the format and is no useful strategy.
 """
 
@@ -10,7 +10,7 @@ from sweepd.deploy.market.bundle import load_bundle
 from sweepd.deploy.trading.replay import replay
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 
-BUNDLE = Path(__file__).parent / "bundles" / "a2679b82b0017640"
+BUNDLE = Path(__file__).parent / "bundles" / "a1ece71a178b0d24"
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.extra import with_extra
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-BUNDLE = EXAMPLES / "bundles" / "a2679b82b0017640"
+BUNDLE = EXAMPLES / "bundles" / "a1ece71a178b0d24"
 # Words that a program prints at its end.
 PROGRAMS = {
     "act_without_sweepd": "",
