@@ -319,10 +319,10 @@ def test_launches_of_recorded_rollout_steps(
 # differentiate two networks under autograd; without the fused kernels, also the loss, and Adam is
 # operations. A CUDA graph launches all of them at once.
 MOST = {
-    ("continuous", True): (21, 80),
-    ("continuous", False): (21, 176),
-    ("discrete", True): (27, 73),
-    ("discrete", False): (27, 172),
+    ("continuous", True): (21, 70),
+    ("continuous", False): (21, 166),
+    ("discrete", True): (27, 63),
+    ("discrete", False): (27, 162),
 }
 
 
