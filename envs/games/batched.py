@@ -279,6 +279,8 @@ class BatchedGame(BatchedRules):
     def _torch_step(self, action: Tensor, out: Tensor | None) -> Step:
         numbers = self._none or self._split(self._numbers.next())
         state, reward, terminated = self._play(self._legal(action), numbers)
+        if self._starts:
+            state, reward, terminated = self._apart(state, reward, terminated)
         truncated = self.truncated(self.age >= self._limit, terminated)
         done = terminated | truncated
         rewards = self._ended(state, reward, done)
@@ -304,6 +306,25 @@ class BatchedGame(BatchedRules):
 
     def _begun(self, games: Tensor, numbers: tuple[Any, ...]) -> None:
         """Do what else is to be done where episodes begin: in `games`, (G,) bool."""
+
+    def _apart(
+        self, state: State, reward: Tensor, terminated: Tensor
+    ) -> tuple[State, Tensor, Tensor]:
+        """Return what `_play` returned, with copies of what is in the memory of the state before.
+
+        `_chosen` overwrites that memory. A part that is the same as before may stay.
+        """
+        memory = [tensor.untyped_storage() for tensor in self.state.values()]
+
+        def own(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            return tensor.clone() if any(storage is other for other in memory) else tensor
+
+        parts = {
+            name: tensor if tensor is self.state[name] else own(tensor)
+            for name, tensor in state.items()
+        }
+        return parts, own(reward), own(terminated)
 
     def _chosen(self, memory: State, where: Tensor, one: State, other: State) -> State:
         """Return `one` in the games of `where`, else `other`.

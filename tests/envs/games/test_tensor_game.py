@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -103,6 +104,54 @@ class Guess(TensorGame):
 
     def see(self, state: dict[str, Tensor]) -> Tensor:
         return torch.nn.functional.one_hot(state["wanted"], 3)
+
+
+class Walk(TensorGame):
+    """The reward, the end and a part of the state are parts of the state before."""
+
+    state_dim, action_dim, if_discrete = 3, 2, True
+    max_step = 9
+
+    def shortest_episode(self, params: Any) -> int:  # noqa: ARG002
+        return 2
+
+    def start(self, uniforms: Tensor) -> dict[str, Tensor]:
+        place = uniforms.expand(-1, 2).float()
+        return {"place": place, "ends": place[:, 0] > 1.0, "last": place[:, 1]}
+
+    def move(
+        self,
+        state: dict[str, Tensor],
+        action: Tensor,
+        uniforms: Tensor,  # noqa: ARG002
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        moved = state["place"] + action.unsqueeze(1)
+        new = {"place": moved, "ends": moved[:, 0] > 4.0, "last": state["place"][:, 1]}
+        return new, state["last"], state["ends"]
+
+    def see(self, state: dict[str, Tensor]) -> Tensor:
+        return torch.cat((state["place"], state["last"].unsqueeze(1)), 1)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_rules_may_return_what_the_state_before_had(
+    ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Walk, "starts_ahead", ahead)
+    env = Walk(Walk.game().params(), 5)
+    obs, last = env.reset(3), env.state["last"].clone()
+    ends = torch.zeros(5, dtype=torch.bool)
+    for step in range(1, 30):
+        action = torch.full((5,), int(step % 4 > 0))
+        made = env.step(action)
+        place = obs[:, 1] + action
+        assert torch.equal(made.reward, last)
+        assert torch.equal(made.terminated, ends)
+        done = made.terminated | made.truncated
+        assert torch.equal(env.final_obs()[done, 2], obs[done, 1])
+        assert torch.equal(made.obs[~done, 2], obs[~done, 1])
+        ends, last, obs = (place > 4.0) & ~done, made.obs[:, 2].clone(), made.obs
+    assert not torch.equal(obs, env.reset(3))
 
 
 def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
