@@ -76,7 +76,7 @@ class D3QN(OffPolicy):
         self.check_shape(shape)  # before networks, which would be refused in other words
         place = torch.device(device)
         spec = NetSpec.of("QNetTwinDuel", shape)
-        self.net = Net.zeros(spec, shape.slots, place, learns=True)
+        self.net = Net.zeros(spec, shape.slots, place)
         self.target = Net.zeros(spec, shape.slots, place)
         # Per row: the random action being repeated, and for how many more steps.
         self._held = torch.zeros(shape.slots, shape.num_envs, 2, device=place)

@@ -133,7 +133,6 @@ class PPO(Program):
         slots, rows = shape.slots, shape.minibatch
         self._distribution = distribution_of(shape)
         self.population = Population(shape, self.device)
-        nets = self.population.actor, self.population.critic
         self.rollout = Rollout(shape, self.population, self.obs)
         self.optimizer = Adam(self.population.flat, self.population.pair.leaves)
         steps = shape.bptt if shape.recurrent else 1
@@ -145,15 +144,8 @@ class PPO(Program):
         self._native: UpdateKernel | None = None
         native = kernels(shape, self.device)
         if native is not None:
-            self._native = UpdateKernel(
-                native,
-                shape,
-                nets,
-                self.optimizer,
-                self.rollout.transitions,
-                nets[1].normalisers["state_avg"],
-                nets[1].normalisers["state_std"],
-            )
+            nets, transitions = self.population.pair.nets, self.rollout.transitions
+            self._native = UpdateKernel(native, shape, nets, self.optimizer, transitions)
 
     # One rollout and its gradient steps.
 
@@ -161,8 +153,8 @@ class PPO(Program):
         self.rollout.collect(env, self.streams, self.recorder)
 
     def _scales(self) -> list[tuple[Tensor, Tensor]]:
-        nets = self.population.actor, self.population.critic
-        return [(net.normalisers["state_avg"], net.normalisers["state_std"]) for net in nets]
+        normalisers = [net.normalisers for net in self.population.pair.nets]
+        return [(own["state_avg"], own["state_std"]) for own in normalisers]
 
     def _seen(self) -> tuple[Tensor, Tensor | None]:
         return self.rollout.seen()

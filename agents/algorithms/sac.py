@@ -84,8 +84,8 @@ class SAC(OffPolicy):
         self.check_shape(shape)  # before networks, which would be refused in other words
         slots, place = shape.slots, torch.device(device)
         actor, critic = _specs(shape)
-        self.actor = Net.zeros(actor, slots, place, learns=True)
-        self.critic = Net.zeros(critic, slots, place, learns=True)
+        self.actor = Net.zeros(actor, slots, place)
+        self.critic = Net.zeros(critic, slots, place)
         self.target = Net.zeros(critic, slots, place)
         self.alpha_log = torch.zeros(1, slots, 1, device=place)
         self.alpha_optimizer = Adam(self.alpha_log)

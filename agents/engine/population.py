@@ -22,7 +22,7 @@ class Population:
     Attributes:
         flat: (2, G, P) weights: actors, then critics, of all sets of a member.
         actor: the actors; they read the first `state_dim` columns of an observation.
-        pair: both, for learning.
+        pair: both, as they learn.
         critic: the critics; they read all columns. The columns that both read have one normaliser.
         popart: (G, 1, 1) bool, members whose value normaliser follows the returns.
         averages: (G, P), running means of the actors' weights.
@@ -72,7 +72,7 @@ class Population:
         shape, networks = self.shape, _new_networks(self.shape, seed, initial_log_std)
         if shape.policies == PER_SEAT:
             others = _new_networks(shape, derive_seed(seed, "second seat"), initial_log_std)
-            for net, network, other in zip(self._nets, networks, others, strict=True):
+            for net, network, other in zip(self.pair.nets, networks, others, strict=True):
                 weights = other.keys() - net.normalisers
                 network |= {SECOND_SEAT + name: other[name] for name in weights}
         avg, std = checked_normaliser(shape, state_avg, state_std)
@@ -105,7 +105,7 @@ class Population:
 
     def clear(self, slot: int) -> None:
         """Reset a slot."""
-        for net in self._nets:
+        for net in self.pair.nets:
             net.clear(slot)
         self.averages[slot] = 0
 
@@ -130,7 +130,7 @@ class Population:
             InputError: names, sizes or normalisers do not fit.
         """
         shape = self.shape
-        for net, given in zip(self._nets, (actor, critic), strict=True):
+        for net, given in zip(self.pair.nets, (actor, critic), strict=True):
             check_tensors(net.spec, given)
         avg, std = checked_normaliser(shape, critic["state_avg"], critic["state_std"])
         own = checked_normaliser(shape, actor["state_avg"], actor["state_std"])
@@ -146,10 +146,6 @@ class Population:
         self.actor.put(slot, actor)
         self.critic.put(slot, critic)
         self.averages[slot] = self.flat[0, slot]
-
-    @property
-    def _nets(self) -> tuple[Net, Net]:
-        return self.actor, self.critic
 
 
 def _new_networks(shape: Shape, seed: int, initial_log_std: float) -> list[StateDict]:

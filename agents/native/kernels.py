@@ -201,7 +201,7 @@ class NetKernel:
         return into
 
 
-class Rollout(Protocol):
+class RolloutBuffers(Protocol):
     """The transitions of a rollout, (G, horizon + 1, num_envs, …):
     `sweepd.agents.engine.transitions`.
     """
@@ -221,8 +221,6 @@ class UpdateKernel:
         nets: actors and critics that are trained, whose weights are (2, G, sets * P).
         optimizer: theirs.
         rollout: the transitions of a whole rollout.
-        state_avg: (G, 1, obs_dim), of byte observations.
-        state_std: likewise.
     """
 
     def __init__(
@@ -231,9 +229,7 @@ class UpdateKernel:
         shape: Shape,
         nets: tuple[Net, Net],
         optimizer: Adam,
-        rollout: Rollout,
-        state_avg: Tensor,
-        state_std: Tensor,
+        rollout: RolloutBuffers,
     ) -> None:
         self._run, self._optimizer = kernels.gradient_steps("ppo", _Update), optimizer
         slots, sets = shape.slots, shape.sets_per_member
@@ -267,8 +263,8 @@ class UpdateKernel:
             side=rollout.side,
             flags=rollout.flags,
             masks=rollout.packed_masks,
-            state_avg=state_avg,
-            state_std=state_std,
+            state_avg=nets[1].normalisers["state_avg"],  # the critics read all columns
+            state_std=nets[1].normalisers["state_std"],
             adam_steps=optimizer.step,
         )
 

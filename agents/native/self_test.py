@@ -146,8 +146,7 @@ def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
     stored = (shape.horizon + 1) * shape.num_envs
     order = (torch.arange(2 * shape.minibatch) * 37) % shape.samples
     rows = torch.stack((order, order + stored)).view(2, 2, -1).transpose(0, 1).reshape(2, -1)
-    state = torch.zeros(shape.slots, 1, shape.obs_dim), torch.ones(shape.slots, 1, shape.obs_dim)
-    update = UpdateKernel(kernels, shape, nets, optimizer, rollout, *state)
+    update = UpdateKernel(kernels, shape, nets, optimizer, rollout)
     every = torch.ones(shape.slots, dtype=torch.bool)
     stats, _ = update(rows, _both(_PPO_NUMBERS), every)
     obs = rollout.obs.flatten(1, 2).float()

@@ -37,31 +37,21 @@ class Net:
     Attributes:
         spec: what they are.
         flat: (N, P or more), all weights of a member; the rest is padding, always 0.
-        weights: (N * policies, in, out) and (N * policies, 1, out) by name, views of `flat`. Those
-            of networks that learn are leaves of autograd.
+        weights: (N * policies, in, out) and (N * policies, 1, out) by name, views of `flat`, and
+            leaves of autograd where an optimizer trains them.
         normalisers: (N, 1, k) by name.
     """
 
-    def __init__(
-        self,
-        spec: NetSpec,
-        flat: Tensor,
-        normalisers: StateDict | None = None,
-        *,
-        learns: bool = False,
-    ) -> None:
+    def __init__(self, spec: NetSpec, flat: Tensor, normalisers: StateDict | None = None) -> None:
         """Make networks in a flat tensor, (N, `spec.policies` * P).
 
         Args:
             spec: what they are.
             flat: their weights.
             normalisers: (N, 1, k) by name; None: those that change nothing.
-            learns: whether gradients are computed.
         """
         self.spec, self.flat = spec, flat
         self.weights = self.views(flat)
-        for leaf in self.weights.values():
-            leaf.requires_grad_(learns)
         self.normalisers = normalisers or {
             name: flat.new_full((len(flat), 1, size), float(name.endswith("std")))
             for name, size in spec.normalisers.items()
@@ -71,13 +61,9 @@ class Net:
         )
 
     @classmethod
-    def zeros(
-        cls, spec: NetSpec, members: int, device: torch.device, *, learns: bool = False
-    ) -> Net:
+    def zeros(cls, spec: NetSpec, members: int, device: torch.device) -> Net:
         """Make networks with zeros as their weights."""
-        return cls(
-            spec, torch.zeros(members, spec.policies * spec.size, device=device), learns=learns
-        )
+        return cls(spec, torch.zeros(members, spec.policies * spec.size, device=device))
 
     def views(self, flat: Tensor) -> StateDict:
         """Return views of a tensor like `flat` by the weights' names."""
@@ -208,7 +194,7 @@ class Pair:
     (Half as many operations: on CPUs with small minibatches and on GPUs, their number counts.)
 
     Attributes:
-        leaves: the weights of both, of which gradients are computed.
+        leaves: the weights of both, which an optimizer trains.
     """
 
     def __init__(self, actor: Net, critic: Net, flat: Tensor) -> None:
@@ -223,9 +209,9 @@ class Pair:
         names = [f"{layer}.{part}" for layer in spec.trunk[1:] for part in ("weight", "bias")]
         names += [part.name for part in spec.parts() if part.group in ("activation", "cell")]
         both = cut(flat.view(2 * len(actor.flat) * spec.policies, -1), spec.parts())
-        self._common = {name: both[name].requires_grad_() for name in names}
+        self._common = {name: both[name] for name in names}
         own = [
-            leaf.requires_grad_()
+            leaf
             for net in self.nets
             for name, leaf in net.weights.items()
             if name not in self._common

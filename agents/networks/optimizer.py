@@ -48,7 +48,8 @@ class Adam:
 
     Args:
         flat: (K, G, P), the weights.
-        leaves: views of them, of which `gradients` computes the gradients.
+        leaves: views of them, of which `gradients` computes the gradients: leaves of autograd from
+            now on.
         fused: whether to call the fused kernel per network; None: on CPUs.
     """
 
@@ -60,7 +61,8 @@ class Adam:
         self._flat = flat
         self.m, self.v, self.grad = (torch.zeros_like(flat) for _ in range(3))
         # The gradient of a leaf has the same place in `grad` as the leaf in the weights.
-        self._leaves, begin = leaves, flat.storage_offset()
+        self._leaves = [leaf.requires_grad_() for leaf in leaves]
+        begin = flat.storage_offset()
         self._grads = [
             self.grad.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset() - begin)
             for leaf in leaves

@@ -86,7 +86,7 @@ def random_net(spec: NetSpec, members: int, *, learns: bool = True, seed: int = 
             torch.get_default_dtype()
         )
 
-    net = Net(spec, torch.zeros(members, spec.policies * spec.size), learns=learns)
+    net = Net.zeros(spec, members, torch.device("cpu"))
     with torch.no_grad():
         for name, weight in net.weights.items():
             looked_up = name == "items.embedding"
@@ -99,6 +99,8 @@ def random_net(spec: NetSpec, members: int, *, learns: bool = True, seed: int = 
     if spec.seat_column is not None:
         net.normalisers["state_avg"][..., spec.seat_column] = 0.0
         net.normalisers["state_std"][..., spec.seat_column] = 1.0
+    for weight in net.weights.values():
+        weight.requires_grad_(learns)
     return net
 
 

@@ -85,12 +85,13 @@ def test_the_other_seats_weights_change_nothing(kind: str) -> None:
     obs[:, :half, env.seat_column], obs[:, half:, env.seat_column] = 0, 1
     x = population.critic.normalised(obs)
     for own in (population.actor, population.critic):
-        net = Net(own.spec, own.flat, learns=True)
+        net = Net(own.spec, own.flat)
         slope = torch.randn_like(net.forward(x)[0].detach())
 
         def run(net: Net = net, slope: Tensor = slope) -> tuple[Tensor, Tensor]:
+            leaves = [leaf.requires_grad_() for leaf in net.weights.values()]
             output, _ = net.forward(x)
-            found = torch.autograd.grad(output, list(net.weights.values()), slope)
+            found = torch.autograd.grad(output, leaves, slope)
             gradients = Net(net.spec, torch.zeros_like(net.flat))
             for into, gradient in zip(gradients.weights.values(), found, strict=False):
                 into.copy_(gradient)
