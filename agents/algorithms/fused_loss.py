@@ -46,8 +46,8 @@ class FusedLoss:
     def __init__(self, kernels: GpuKernels, shape: Shape, device: torch.device) -> None:
         self._kernels, self.shape = kernels, shape
         size = shape.slots, shape.minibatch
-        columns = 1 if shape.if_discrete else shape.action_dim + 2
-        self._sums = torch.zeros(*size, columns, device=device)
+        # Of log σ's gradient: the terms of each row that depend on its action, then d(loss)/d(log p).
+        self._terms = torch.zeros(*size, shape.action_dim + 1, device=device)
         self._ones = torch.ones(shape.slots, 1, shape.minibatch, device=device)
         self._d_output = torch.zeros(*size, shape.action_dim, device=device)
         self._d_value = torch.zeros(*size, 1, device=device)
@@ -94,16 +94,16 @@ class FusedLoss:
             *(output.detach(), side, value.detach()),
             terms["d_entropy"] if log_std is None else log_std.detach(),
             *(terms[name] for name in ("low", "high", "unit", "d_value", "value_avg", "value_std")),
-            *(self._d_output, self._d_value, log_ratio, error, self._sums),
-            *(sizes if log_std is None else (log_std.stride(0), *sizes)),
+            *(self._d_output, self._d_value, log_ratio, error),
+            *(sizes if log_std is None else (self._terms, log_std.stride(0), *sizes)),
         )
         if log_std is None:
             return Loss([output, value], [self._d_output, self._d_value], log_ratio, error)
         # Sums over rows are products with ones, as in `sweepd.agents.networks.layers`.
-        sums = torch.bmm(self._ones, self._sums)
+        sums = torch.bmm(self._ones, self._terms)
         # d(log p)/d(log σ) = u² - 1, and dH/d(log σ) = 1 in every row.
         entropies = (terms["d_entropy"] * shape.minibatch).unsqueeze(-1)
-        d_log_std = sums[..., :-2] - sums[..., -2:-1] + entropies
+        d_log_std = sums[..., :-1] - sums[..., -1:] + entropies
         derivatives = [self._d_output, self._d_value, d_log_std]
         return Loss([output, value, log_std], derivatives, log_ratio, error)
 

@@ -1,7 +1,7 @@
 // Kernels for GPUs, where starting an operation takes longer than its arithmetic.
 //
 // One thread per weight or row. Nothing is added across threads, so no number depends on an order.
-// They compute what torch's operations compute (optimizer.py, distributions.py, and _minibatch in
+// They compute what torch's operations compute (optimizer.py, distributions.py, and PPO._loss in
 // agents/algorithms/ppo.py, which have the formulas), with other rounding.
 
 // log β of Adam's moments.
@@ -32,11 +32,11 @@ extern "C" __global__ void adam(float* flat, float* m, float* v, const float* gr
 }
 
 // The derivative of the loss by a row's log-probability. Writes the log of the probability ratio,
-// the value error, the derivative by the critic's output, and the row's term of KL(old || new).
+// the value error, and the derivative by the critic's output.
 static __device__ float row_loss(float log_prob, const float* stored, float value, float low,
                                  float high, float unit, float d_value, float value_avg,
                                  float value_std, float per_row, float* log_ratio, float* error,
-                                 float* d_critic, float* divergence) {
+                                 float* d_critic) {
     float log_r = log_prob - stored[0], advantage = stored[1], ratio = expf(log_r);
     float plain = advantage * ratio;
     float clipped = advantage * fminf(fmaxf(ratio, low), high);
@@ -44,13 +44,12 @@ static __device__ float row_loss(float log_prob, const float* stored, float valu
     *log_ratio = log_r;
     *error = e;
     *d_critic = (e < -1.0f ? -1.0f : e > 1.0f ? 1.0f : e) * d_value;  // NaN stays
-    *divergence = (ratio - 1.0f - log_r) * per_row;
     return plain <= clipped ? -plain * per_row : 0.0f;
 }
 
 // The loss of Gaussian actions, one thread per row. side: (rows, columns + 3), the action, its
-// log-probability, its advantage and its return. sums: (rows, columns + 2), the terms of the
-// gradients of log_std that depend on the action, d(loss)/d(log-probability), and of the KL.
+// log-probability, its advantage and its return. sums: (rows, columns + 1), the terms of the
+// gradients of log_std that depend on the action, and d(loss)/d(log-probability).
 extern "C" __global__ void gaussian_loss(
     const float* outputs, const float* side, const float* values, const float* log_std,
     const float* low, const float* high, const float* unit, const float* d_value,
@@ -62,7 +61,7 @@ extern "C" __global__ void gaussian_loss(
     const float* stored = side + (long long)at * (columns + 3);
     const float* deviation = log_std + (long long)slot * stride;
     float* d_mean = d_output + (long long)at * columns;
-    float* terms = sums + (long long)at * (columns + 2);
+    float* terms = sums + (long long)at * (columns + 1);
     float squares = 0.0f, scale = 0.0f;
     for (int j = 0; j < columns; j++) {
         float u = (stored[j] - mean[j]) * expf(-deviation[j]);
@@ -73,7 +72,7 @@ extern "C" __global__ void gaussian_loss(
     }
     float d = row_loss(-0.5f * squares - scale, stored + columns, values[at], low[slot], high[slot],
                        unit[slot], d_value[slot], value_avg[slot], value_std[slot], 1.0f / rows,
-                       log_ratio + at, error + at, d_critic + at, terms + columns + 1);
+                       log_ratio + at, error + at, d_critic + at);
     for (int j = 0; j < columns; j++) {
         d_mean[j] *= d;
         terms[j] *= d;
@@ -81,12 +80,12 @@ extern "C" __global__ void gaussian_loss(
     terms[columns] = d;
 }
 
-// The loss of a choice among `columns` options. side: (rows, 4). sums: (rows, 1), of the KL.
+// The loss of a choice among `columns` options. side: (rows, 4).
 extern "C" __global__ void categorical_loss(
     const float* outputs, const float* side, const float* values, const float* d_entropy,
     const float* low, const float* high, const float* unit, const float* d_value,
     const float* value_avg, const float* value_std, float* d_output, float* d_critic,
-    float* log_ratio, float* error, float* sums, int slots, int rows, int columns) {
+    float* log_ratio, float* error, int slots, int rows, int columns) {
     int at = blockIdx.x * blockDim.x + threadIdx.x, slot = at / rows;
     if (slot >= slots) return;
     const float* logits = outputs + (long long)at * columns;
@@ -103,7 +102,7 @@ extern "C" __global__ void categorical_loss(
     int action = (int)stored[0];
     float d = row_loss(logits[action] - log_total, stored + 1, values[at], low[slot], high[slot],
                        unit[slot], d_value[slot], value_avg[slot], value_std[slot], 1.0f / rows,
-                       log_ratio + at, error + at, d_critic + at, sums + at);
+                       log_ratio + at, error + at, d_critic + at);
     for (int j = 0; j < columns; j++) {
         float log_p = logits[j] - log_total;
         d_logits[j] = -expf(log_p) * (d + d_entropy[slot] * (log_p + entropy));
