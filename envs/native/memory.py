@@ -12,8 +12,10 @@ from torch import Tensor
 _LINE = 8  # float64 in a cache line
 _FEW = 64  # rows that need no gaps
 
-# glibc's malloc.h; bytes of a block, and at the end of the heap.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _KEPT = -1, -3, 2**30
+# glibc's malloc.h: bytes that stay at the end of the heap, and of the largest blocks in it.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT = 2**30
+_LARGEST = (_KEPT, 2**25)  # the latter is the most that older versions of glibc take
 
 
 def per_row(
@@ -49,10 +51,12 @@ def keep_freed_memory() -> None:
     """Have the C library keep what tensors free for the next ones, in this process.
 
     By default, glibc returns large blocks to the system, and every gradient step under autograd
-    gets new pages, which the kernel clears: a quarter of its time in small networks. Other C
-    libraries are left as they are.
+    gets new pages, which the kernel clears: a quarter of its time in small networks. In exchange,
+    the process keeps up to `_KEPT` bytes that nothing uses. Other C libraries are left as they are.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MMAP_THRESHOLD, _KEPT)
-        mallopt(_TRIM_THRESHOLD, _KEPT)
+        # Alone, the second call would be worse than none: it fixes the first one's value, which
+        # glibc otherwise adapts, at its small default.
+        if any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST):
+            mallopt(_TRIM_THRESHOLD, _KEPT)
