@@ -38,8 +38,8 @@ _MOVED = torch.tensor([3, 0, 4, 1, 2])  # the slots in another order
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of the check.
+class Finding:
+    """The result of one part of the check.
 
     Attributes:
         name: of the part.
@@ -67,7 +67,7 @@ def processor_kind(device: torch.device | str = "cpu") -> str:
     return f"{platform.machine()}, {products}, {'AVX2' if vectors == 'AVX512' else vectors}"
 
 
-def prove() -> Iterator[Part]:
+def prove() -> Iterator[Finding]:
     """Yield the result of each part, computed with small tensors. Restores torch's thread count."""
     total, wrong = products_by_slot()
     found = f"{total} small batched products are the same in every slot"
@@ -76,9 +76,9 @@ def prove() -> Iterator[Part]:
             f"{len(wrong)} of {total} small batched products depend on the slot: "
             f"{', '.join(wrong[:3])}, …"
         )
-    yield Part("products", not wrong, found)
+    yield Finding("products", not wrong, found)
     holds = convolutions_hold()
-    yield Part(
+    yield Finding(
         "convolutions",
         holds,
         f"a member's images give {'the same' if holds else 'other'} numbers in every slot",
@@ -98,7 +98,7 @@ def prove() -> Iterator[Part]:
         ("threads", threaded, "with 2 threads instead of 1"),
     ):
         holds = all(torch.equal(tensor, other[key]) for key, tensor in alone.items())
-        yield Part(
+        yield Finding(
             name, holds, f"a member trains to {'the same' if holds else 'other'} weights {sentence}"
         )
 

@@ -9,7 +9,7 @@ their derivations are in `docs/ppo.md`. Reading order:
    (`sweepd.agents.engine.rollout`, `sweepd.agents.engine.advantages`);
 2. `PPO._minibatch` and `PPO._loss`: one gradient step
    (`sweepd.agents.networks.distributions` for log π);
-3. `sweepd.agents.networks.net`: the forward pass through the stacked networks;
+3. `sweepd.agents.networks.net`: the forward pass of all members' networks;
 4. `sweepd.agents.networks.optimizer`: gradients, their norms and AdamW.
 
 It is ElegantRL's PPO: a Gaussian before tanh, whose log-probability is that of the sample before
@@ -348,11 +348,9 @@ class PPO(Program):
         valid = self._batch.valid
         if valid is None:
             return numbers.mean(-1)
-        return torch.where(valid, numbers, 0.0).mean(-1) * self._valid_scale(valid)[:, 0]
-
-    def _valid_scale(self, valid: Tensor) -> Tensor:
-        """Return (G, 1), B / (number of valid rows), which rescales means over B rows."""
-        return self.shape.minibatch / valid.sum(-1, keepdim=True).clamp_min(1)
+        # From a mean over all rows to one over the valid ones.
+        scale = self.shape.minibatch / valid.sum(-1).clamp_min(1)
+        return torch.where(valid, numbers, 0.0).mean(-1) * scale
 
     def _scale_values(self) -> None:
         """Update the value normalisers of members with return scaling."""

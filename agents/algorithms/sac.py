@@ -135,7 +135,7 @@ class SAC(OffPolicy):
         # Temperature: d/d(log α) of -log α (target entropy + log π(a|s)).
         with torch.enable_grad():
             action, log_prob = self._sample(batch.obs, noise[1])
-        # The gradient is written by hand: it is the batch mean, and alpha is a single number.
+        # Without autograd: log α is one number, and its derivative a mean over the batch.
         wanted = numbers["target_entropy"] * self.shape.action_dim
         self.alpha_optimizer.grad[0] = -(wanted + log_prob.detach()).mean(1, keepdim=True)
         alpha_norm = self.alpha_optimizer.grad[..., 0].abs()

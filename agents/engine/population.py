@@ -142,7 +142,6 @@ class Population:
                 "normaliser."
             )
         # Everything has been checked: from here on, nothing raises.
-        self.clear(slot)
         self.actor.put(slot, actor)
         self.critic.put(slot, critic)
         self.averages[slot] = self.flat[0, slot]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sweepd.agents.engine.bits import packed_size, unpack
 from sweepd.agents.networks.distributions import distribution_of
-from sweepd.agents.networks.recurrence import STATE_SIZE, Memory
+from sweepd.agents.networks.recurrence import Memory, state_size
 from sweepd.agents.networks.shape import Shape
 
 
@@ -47,14 +47,15 @@ class Transitions:
         columns = distribution_of(shape).columns(shape) + 3
         flags = shape.loses_transitions + bool(shape.recurrent)
         mask_bytes = packed_size(shape.action_dim) if shape.masked else 0
-        state_size = STATE_SIZE[shape.recurrent] * shape.net_width if shape.recurrent else 0
         return cls(
             shape,
             torch.zeros(*size, shape.obs_dim, dtype=shape.torch_dtype, device=device),
             torch.zeros(*size, columns, device=device),
             torch.zeros(*size, flags, dtype=torch.bool, device=device),
             torch.zeros(*size, mask_bytes, dtype=torch.uint8, device=device),
-            torch.zeros(2, size[0], sequences, state_size, device=device),
+            torch.zeros(
+                2, size[0], sequences, state_size(shape.recurrent, shape.net_width), device=device
+            ),
         )
 
     @property
@@ -168,7 +169,7 @@ class MinibatchIndex:
         first = rows.view(shape.slots, shape.bptt, -1)[:, 0] - self._first_row[:, 0]
         sequence = first // (shape.num_envs * shape.bptt) * shape.num_envs + first % shape.num_envs
         # Actors and critics hold the states of the same sequences.
-        sequences, state_size = memory.shape[2:]
+        sequences, columns = memory.shape[2:]
         network = torch.arange(2 * shape.slots, device=rows.device).view(2, -1, 1)
         index = (sequence + network * sequences).flatten()
-        torch.index_select(memory.view(-1, state_size), 0, index, out=into.view(-1, state_size))
+        torch.index_select(memory.view(-1, columns), 0, index, out=into.view(-1, columns))

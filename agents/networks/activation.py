@@ -41,10 +41,11 @@ class Activation(NamedTuple):
     new: Callable[[int], Mapping[str, Tensor]] | None = None
 
 
-def relu_(x: Tensor) -> Tensor:
+def _relu(x: Tensor) -> Tensor:
     """Return max(x, 0), in place of x; its derivative likewise takes the place of the gradient.
 
-    (Elsewhere in memory, both would take several times as long.)
+    (Elsewhere in memory, both would take several times as long.) So the result may not go into a
+    sum, whose gradient is its other term's, too: only linear layers read it.
     """
     if not torch.is_grad_enabled():
         return x.relu_()
@@ -62,13 +63,12 @@ class _ReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         [x], [grad] = ctx.saved_tensors, grads
-        # The gradient belongs to this layer alone: one layer reads x, or autograd has added up.
         torch.ops.aten.threshold_backward.grad_input(grad, x, 0, grad_input=grad)
         return grad
 
 
 ACTIVATIONS = {
-    RELU: Activation(relu_),
+    RELU: Activation(_relu),
     TANH: Activation(torch.tanh_),
     SILU: Activation(functional.silu),
     ELU: Activation(functional.elu_),

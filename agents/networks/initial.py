@@ -44,10 +44,11 @@ def new_weights(spec: NetSpec) -> dict[str, Tensor]:
     for name, width in zip(spec.trunk, spec.hidden, strict=True):
         layers[name] = nn.Linear(inputs, width)
         inputs = width
-    heads = {part.name.rpartition(".")[0]: part for part in spec.parts()}
-    for name in [name for name in heads if name in spec.heads]:
+    names = dict.fromkeys(part.name.rpartition(".")[0] for part in spec.parts())
+    heads = [name for name in names if name in spec.heads]
+    for name in heads:
         layers[name] = nn.Linear(inputs, spec.heads[name])
-    for name in [name for name in layers if name in spec.heads]:
+    for name in heads:
         nn.init.orthogonal_(layers[name].weight, _GAINS[spec.kind in CRITICS])
         nn.init.constant_(layers[name].bias, _OUTPUT_BIAS)
     weights = {

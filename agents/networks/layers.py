@@ -1,6 +1,6 @@
-"""Linear layers and activations of all members, under autograd.
+"""Linear layers of N networks, under autograd.
 
-Layers take plain tensors. x is (N, rows, in) for N networks, weights are (N, in, out), biases
+Layers take plain tensors. x is (N, rows, in), weights are (N, in, out), biases
 (N, 1, out). No operation mixes networks, and none has other bits in another slot.
 """
 

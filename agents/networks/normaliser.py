@@ -1,4 +1,4 @@
-"""Checks of the observation normalisers that members are given."""
+"""Normalisation of observations, and checks of the normalisers that members are given."""
 
 from __future__ import annotations
 

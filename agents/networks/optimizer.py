@@ -27,15 +27,16 @@ class Adam:
         m ← β1 m + (1 - β1) g,    v ← β2 v + (1 - β2) g²
         θ ← θ - η (m / (1 - β1^t)) / (√(v / (1 - β2^t)) + eps)
 
-    (Adam, Kingma & Ba, 2015, where w = 0.) Nothing is read back from the device. There are two
+    (Adam, Kingma & Ba, 2015, where w = 0.) Nothing is read back from the device. There are three
     paths with the same formula and different rounding:
 
     - on CPUs, torch's fused kernel, once per network, which then is still in the cache: less than
       half the time of the same operations over all networks at once;
-    - on other devices, a launch costs more than the arithmetic, and the fused kernel has one rate,
-      epsilon and decay for all its tensors. There, sweepd's own kernel, or else operations, over all
-      networks at once: their number does not depend on G, and rates are tensors, so that a CUDA
-      graph can replay them.
+    - on GPUs, a launch costs more than the arithmetic, and torch's fused kernel has one rate,
+      epsilon and decay for all its tensors. There, sweepd's own kernel for all networks at once
+      (`sweepd.agents.networks.gpu_kernels`), with rates that are tensors, so that a CUDA graph can
+      replay it;
+    - where that one is missing, torch's operations on all networks at once, as many for any G.
 
     Attributes:
         m: (K, G, P), first moments.
@@ -50,7 +51,7 @@ class Adam:
         flat: (K, G, P), the weights.
         leaves: views of them, of which `gradients` computes the gradients: leaves of autograd from
             now on.
-        fused: whether to call the fused kernel per network; None: on CPUs.
+        fused: whether to call torch's fused kernel per network; None: on CPUs.
     """
 
     def __init__(

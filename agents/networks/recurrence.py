@@ -26,7 +26,7 @@ from sweepd.agents.networks.part import Part
 
 # By kind of cell: gates, and size of the recurrent state, in units of the width.
 GATES = {"gru": 3, "lstm": 4}
-STATE_SIZE = {"gru": 1, "lstm": 2}
+_STATES = {"gru": 1, "lstm": 2}
 WEIGHTS = ("rnn.weight_ih", "rnn.weight_hh", "rnn.bias_ih", "rnn.bias_hh")
 State = tuple[Tensor, ...]
 
@@ -43,6 +43,11 @@ class Memory(NamedTuple):
     state: Tensor
     starts: Tensor | None = None
     live: Tensor | None = None
+
+
+def state_size(cell: str, width: int) -> int:
+    """Return the numbers of a recurrent state; 0 for ""."""
+    return _STATES[cell] * width if cell else 0
 
 
 def joined(memories: Sequence[Memory]) -> Memory:
@@ -92,7 +97,7 @@ def unrolled(
     else:
         biases = [bias] * steps
     # h, or h and c. (Not side by side in the loop: autograd would copy the halves.)
-    state, shown = memory.state.split_with_sizes([width] * STATE_SIZE[cell], -1), []
+    state, shown = memory.state.split_with_sizes([width] * _STATES[cell], -1), []
     for step, (own, bias) in enumerate(zip(of_steps, biases, strict=True)):
         if memory.starts is not None:
             starts = memory.starts[:, step].unsqueeze(-1)

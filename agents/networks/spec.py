@@ -247,7 +247,7 @@ class NetSpec:
     @property
     def memory(self) -> int:
         """Numbers of the recurrent state; 0 without one."""
-        return recurrence.STATE_SIZE[self.cell] * self.hidden[-1] if self.cell else 0
+        return recurrence.state_size(self.cell, self.hidden[-1]) if self.cell else 0
 
     # Its tensors.
 

@@ -69,13 +69,13 @@ MakeNativeStep = Callable[[Any, int, Mapping[str, Tensor]], NativeStep]
 class BatchedRules(GameEnv):
     """The rules of games that are played one after the other, with rows of observations and actions.
 
-    A subclass of `BatchedGame` sets `state_dim`, `action_dim` and `if_discrete`, overrides the class attributes below
-    if needed, and implements `start`, `move` and `see`. All three compute with a state: a dict of
-    tensors of any types. They must not change their arguments, must compute every game from that
-    game alone, and must not read a tensor's value (`if`, `float`, `item`): they are called for
-    thousands of games, each at a different time of a different episode.
+    A subclass of `BatchedGame` sets `state_dim`, `action_dim` and `if_discrete`, overrides the class
+    attributes below if needed, and implements `start`, `move` and `see`. All three compute with a
+    state: a dict of tensors of any types. They must not change their arguments, must compute every
+    game from that game alone, and must not read a tensor's value (`if`, `float`, `item`): they are
+    called for thousands of games, each at a different time of a different episode.
 
-    G is the number of games, which are the first axis of tensors, and `envs_per_member` is the
+    G is the number of games, the first axis of tensors (see `axis`), and `envs_per_member` is the
     number of a member's rows. With one seat, a row is a game, and tensors of seats are (G, ...).
     With several, a row is a seat, `game * seats + seat`, and tensors of seats are (G, seats, ...).
 
