@@ -83,7 +83,7 @@ class FrozenPolicy:
         Raises:
             RunError: the observation has another shape, or a value that is not finite.
         """
-        row = np.asarray(obs, dtype=np.float32)
+        row = np.array(obs, dtype=np.float32)  # a copy: torch warns of arrays that are read-only
         if row.shape != (self.state_dim,):
             raise RunError(
                 f"The policy reads observations of shape ({self.state_dim},), and was given "
