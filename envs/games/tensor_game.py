@@ -88,8 +88,8 @@ class TensorGame(GameRules):
         if self.in_turns:
             self.has_absent_agents = self.opponents is not None
             self.players = 1 if self.opponents else 2
-            # There are no truncations.
-            self.bootstrap_interval = 2**31
+            # There are no truncations. Starts ahead need a lower bound of an episode's length.
+            self.bootstrap_interval = 1 if self.starts_ahead else 2**31
         check_declaration(self)
         self._strict = self.spec.masked or self.in_turns or bool(self.action_dims)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import sweepd.commands
+from sweepd.envs.games.poker.kuhn import Kuhn
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.errors import InputError, RunError
@@ -152,6 +153,18 @@ def test_rules_may_return_what_the_state_before_had(
         assert torch.equal(made.obs[~done, 2], obs[~done, 1])
         ends, last, obs = (place > 4.0) & ~done, made.obs[:, 2].clone(), made.obs
     assert not torch.equal(obs, env.reset(3))
+
+
+def test_starts_ahead_in_turns_do_not_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kuhn, "starts_ahead", True)
+    env = Kuhn(Kuhn.game().params(), 4)
+    env.reset(1)
+    env.draw(64)
+    dealt = [env.state["cards"].clone()]
+    for _ in range(64):
+        env.step(torch.zeros(4, dtype=torch.int64))
+        dealt.append(env.state["cards"].clone())
+    assert all(len(every.unique(dim=0)) == 6 for every in torch.stack(dealt, 1))
 
 
 def test_discrete_games_and_what_is_wrong_with_a_game() -> None:
