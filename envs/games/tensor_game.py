@@ -149,7 +149,7 @@ class TensorGame(GameRules):
             made, legal = self.strictly(controls, view.legal)
             going = self._faults.record(legal, controls.reshape(len(legal), -1).t())
             controls = made
-        self.played = controls, self.state
+        self.played = controls, self._lasting(self.state)
         state, reward, terminated = self.move(self.state, controls, numbers[1])
         self.age += 1
         if self.in_turns:
@@ -168,6 +168,10 @@ class TensorGame(GameRules):
         found = super().truncated(late, terminated)
         return found & ~self._faults.latched() if self._strict else found
 
+    def _lasting(self, state: State) -> State:
+        """Return a state that stays as it is: with `starts_ahead`, steps write to its memory."""
+        return {name: own.clone() for name, own in state.items()} if self._starts else state
+
     def strictly(self, controls: Tensor, legal: Legal | None) -> tuple[Tensor, Tensor]:
         """Return legal controls in place of these, and in which games all were legal, (G,) bool.
 
@@ -183,7 +187,7 @@ class TensorGame(GameRules):
 
     def _ended(self, state: State, reward: Tensor, done: Tensor) -> Tensor:
         """See `BatchedGame._ended`. Counts the outcomes of games that are done."""
-        self.reached = state
+        self.reached = self._lasting(state)
         if self._returns is None:
             return super()._ended(state, reward, done)
         returns = self._returns + reward

@@ -162,8 +162,13 @@ def test_starts_ahead_in_turns_do_not_repeat(monkeypatch: pytest.MonkeyPatch) ->
     env.draw(64)
     dealt = [env.state["cards"].clone()]
     for _ in range(64):
+        before = {name: own.clone() for name, own in env.state.items()}
         env.step(torch.zeros(4, dtype=torch.int64))
         dealt.append(env.state["cards"].clone())
+        assert env.played is not None
+        for name, own in before.items():
+            assert torch.equal(env.played[1][name], own)
+        assert torch.equal(env.reached["cards"], before["cards"])
     assert all(len(every.unique(dim=0)) == 6 for every in torch.stack(dealt, 1))
 
 
