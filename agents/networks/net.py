@@ -194,6 +194,7 @@ class Pair:
     (Half as many operations: on CPUs with small minibatches and on GPUs, their number counts.)
 
     Attributes:
+        nets: the actors and the critics.
         leaves: the weights of both, which an optimizer trains.
     """
 
