@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sweepd.agents.networks import activation
 from sweepd.agents.networks.items import new_item_weights
+from sweepd.agents.networks.normaliser import neutral
 from sweepd.agents.networks.portable import OrthogonalInDouble
 from sweepd.agents.networks.spec import CRITICS, MEANS, NetSpec
 
@@ -59,7 +60,7 @@ def new_weights(spec: NetSpec) -> dict[str, Tensor]:
     if spec.gives == MEANS:
         weights["action_std_log"] = torch.zeros(1, spec.actions)
     for name, size in spec.normalisers.items():
-        weights[name] = torch.full((size,), float(name.endswith("std")))
+        weights[name] = torch.full((size,), neutral(name))
     return weights
 
 

@@ -22,7 +22,7 @@ from sweepd.agents.networks.activation import activated
 from sweepd.agents.networks.convolution import convolved
 from sweepd.agents.networks.items import ItemEncoder
 from sweepd.agents.networks.layers import affine
-from sweepd.agents.networks.normaliser import normalised
+from sweepd.agents.networks.normaliser import neutral, normalised
 from sweepd.agents.networks.part import cut
 from sweepd.agents.networks.recurrence import Memory, joined, unrolled
 from sweepd.agents.networks.spec import SECOND_SEAT, NetSpec
@@ -53,7 +53,7 @@ class Net:
         self.spec, self.flat = spec, flat
         self.weights = self.views(flat)
         self.normalisers = normalisers or {
-            name: flat.new_full((len(flat), 1, size), float(name.endswith("std")))
+            name: flat.new_full((len(flat), 1, size), neutral(name))
             for name, size in spec.normalisers.items()
         }
         self._encoder = (
@@ -156,7 +156,7 @@ class Net:
         """Reset a member."""
         self.flat[slot] = 0
         for name, part in self.normalisers.items():
-            part[slot] = float(name.endswith("std"))
+            part[slot] = neutral(name)
 
     def named(self) -> StateDict:
         """Return views of all members' tensors, (N, …) by the names of `NetSpec.shapes`."""

@@ -17,6 +17,11 @@ def clip_of(shape: Shape) -> float | None:
     return CLIP if shape.running_scale else None
 
 
+def neutral(name: str) -> float:
+    """Return what a normaliser, `state_avg` or `value_std` and so on, has that changes nothing."""
+    return float(name.endswith("std"))
+
+
 def normalised(
     obs: Tensor, avg: Tensor, std: Tensor, clip: float | None, out: Tensor | None = None
 ) -> Tensor:

@@ -249,14 +249,14 @@ class NetSpec:
         """Numbers of the recurrent state; 0 without one."""
         return recurrence.state_size(self.cell, self.hidden[-1]) if self.cell else 0
 
-    # Its tensors.
+    # Its tensors. (Cached: every forward pass reads their names.)
 
     @property
     def policies(self) -> int:
         """Policies of a member: one, or one for each of two seats."""
         return 1 if self.seat_column is None else 2
 
-    @property
+    @functools.cached_property
     def inputs(self) -> int:
         """Inputs of the first hidden layer."""
         if self.image is not None:
@@ -265,12 +265,12 @@ class NetSpec:
             return items.item_inputs(self.items, self.item_width)
         return self.columns + (self.actions if self.kind == "CriticTwin" else 0)
 
-    @property
+    @functools.cached_property
     def trunk(self) -> list[str]:
         """Names of the hidden layers."""
         return [f"{KINDS[self.kind].trunk}.{2 * layer}" for layer in range(len(self.hidden))]
 
-    @property
+    @functools.cached_property
     def heads(self) -> dict[str, int]:
         """The layers on the last hidden one, each with its outputs; the first acts."""
         kind = KINDS[self.kind]
