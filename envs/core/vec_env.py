@@ -73,6 +73,7 @@ class VecEnv(ABC):
             distribution is.
         replayable: whether `plan_step` and `planned_step` exist, so that learners may record the
             operations of a step and replay them.
+        debug: whether illegal actions stop the run in their own step.
         num_members: number of members.
         envs_per_member: rows per member.
         device: device of all tensors.
@@ -92,6 +93,7 @@ class VecEnv(ABC):
     native: bool = False
     score_range: tuple[float, float] | None = None
     replayable: bool = False
+    debug: bool = False
     num_members: int
     envs_per_member: int
     device: torch.device
@@ -159,6 +161,21 @@ class VecEnv(ABC):
     def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """Make the planned step: operations on the device only. Arguments as of `step`."""
         raise NotImplementedError(f"{self.env_name} has steps that cannot be replayed")
+
+    def _planned(self, action: Tensor, out: Tensor | None, *components: int) -> Step:
+        """Make a step as it is planned: `step` of environments that have `plan_step`.
+
+        Args:
+            action: as of `step`, (num_envs, *components).
+            out: likewise.
+            components: see `_check_shape`.
+        """
+        self._check_shape(action, *components)
+        self.plan_step()
+        step = self.planned_step(action, out)
+        if self.debug:
+            self.check()
+        return step
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """Return (or write to `out`) the current observation of every row."""

@@ -342,12 +342,7 @@ class CryptoEnv(WithFaults, VecEnv):
         """
         if not self._episodes.started:
             raise RuntimeError("step was called before reset")
-        self._check_shape(action, self.action_dim)
-        self.plan_step()
-        step = self.planned_step(action, out)
-        if self.debug:
-            self.check()
-        return step
+        return self._planned(action, out, self.action_dim)
 
     def plan_step(self) -> Hashable:
         """See `VecEnv.plan_step`. Steps differ in whether episodes end with them."""

@@ -238,12 +238,7 @@ class BatchedGame(BatchedRules):
 
     def step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.step`."""
-        self._check_shape(action, *self._action_shape)
-        self.plan_step()
-        step = self.planned_step(action, out)
-        if self.debug:
-            self.check()
-        return step
+        return self._planned(action, out, *self._action_shape)
 
     def plan_step(self) -> Hashable:
         """See `VecEnv.plan_step`. All steps run the same operations."""
