@@ -117,6 +117,7 @@ class Rollout:
 
     # Collecting transitions.
 
+    @torch.no_grad()
     def collect(self, env: VecEnv, streams: Streams, recorder: Recorder | None = None) -> None:
         """Step the environment `horizon` times with actions sampled from the members' streams.
 
@@ -322,6 +323,7 @@ class Rollout:
 
     # Advantages.
 
+    @torch.no_grad()
     def estimate(self, gamma: Tensor, gae_lambda: Tensor) -> Tensor:
         """Compute values, advantages and returns (`sweepd.agents.engine.advantages`) of the
         rollout.
