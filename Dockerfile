@@ -1,4 +1,4 @@
-# sweepd for a CPU, NVIDIA or AMD GPU; docs/install.md shows how to run it.
+# sweepd for a CPU, NVIDIA or AMD GPU; docs/how_to/install.md shows how to run it.
 #
 #   docker build -t sweepd .                                    CPU
 #   docker build -t sweepd:cuda --build-arg BUILD=cuda .        NVIDIA

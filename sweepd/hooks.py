@@ -1,6 +1,6 @@
 """What the packages need of each other: functions that are handed to their commands.
 
-Only this module and `sweepd.commands` import all packages (see docs/architecture.md), so that
+Only this module and `sweepd.commands` import all packages (see docs/explanation/architecture.md), so that
 `optimize` does not import `deploy`. A function imports what it needs when it is called, since most
 commands call none of them.
 """

@@ -1,4 +1,4 @@
-"""What a program of a study (`sweepd train --env command:…`) may import: docs/command.md.
+"""What a program of a study (`sweepd train --env command:…`) may import: docs/how_to/command.md.
 
 Outside of a study the functions do what is useful for a run by hand.
 """

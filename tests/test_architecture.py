@@ -105,7 +105,7 @@ def test_rooms_of_a_package_import_only_those_below_them(package: str) -> None:
 
 def test_the_page_of_the_house_shows_every_folder() -> None:
     assert IMAGE.read_text() == drawing(), "run python -m scripts.house_diagram"
-    page = (ROOT / "docs/architecture.md").read_text()
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
     rooms = re.findall(r"^\| (\w+/\w+) \| .+\. \| `([\w/.-]+)` \|$", page, re.MULTILINE)
     files = [path for package in MAY_IMPORT for path in (ROOT / package).glob("*/*.*")]
     files += (ROOT / "sweepd/testing").glob("*.py")

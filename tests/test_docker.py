@@ -60,7 +60,7 @@ def test_the_context_has_what_is_installed() -> None:
 
 def test_the_pages_name_every_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    page = (ROOT / "docs" / "install.md").read_text()
+    page = (ROOT / "docs" / "how_to" / "install.md").read_text()
     missing = [extra for extra in project["optional-dependencies"] if f"`{extra}`" not in page]
     assert not missing
     [torch] = re.findall(r"^torch==[\d.]+", (ROOT / "requirements.lock").read_text(), re.M)

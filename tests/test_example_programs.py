@@ -74,7 +74,7 @@ def starts(handle: StudyHandle, number: int) -> list[int]:
 def test_every_program_is_searched_here() -> None:
     files = {path.name for path in PROGRAMS.iterdir() if path.is_file() and path.suffix != ".toml"}
     assert files == set(SMALL)
-    page = (ROOT / "docs" / "command.md").read_text()
+    page = (ROOT / "docs" / "how_to" / "command.md").read_text()
     for name in SMALL:
         assert name in page
         assert (PROGRAMS / name).with_suffix(".toml").exists()

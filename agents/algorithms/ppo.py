@@ -3,7 +3,7 @@
 Source: Schulman et al., 2017, arXiv:1707.06347.
 
 The members' rows, G * num_envs of them, are stepped in one vectorized environment. Formulas with
-their derivations are in `docs/ppo.md`. Reading order:
+their derivations are in `docs/explanation/ppo.md`. Reading order:
 
 1. `PPO._collect` and `PPO._learn`: a rollout, advantages, gradient steps
    (`sweepd.agents.engine.rollout`, `sweepd.agents.engine.advantages`);

@@ -8,7 +8,7 @@ from sweepd.agents.engine.hyperparameters import AboveZero, AtLeastZero, Schedul
 class PPOParams(Scheduled):
     """The hyperparameters of PPO, besides those of `Scheduled`.
 
-    Symbols in parentheses are those of `docs/ppo.md`.
+    Symbols in parentheses are those of `docs/explanation/ppo.md`.
 
     Attributes:
         gae_lambda: decay of the advantage estimate (λ).

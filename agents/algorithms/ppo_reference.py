@@ -6,7 +6,7 @@ Sources: Schulman et al., 2017, arXiv:1707.06347 (PPO); Schulman et al., 2016, a
 The program in `ppo.py` trains many members as one batch, in native code, in torch or on GPUs. From
 the same rollout and the same order of minibatches, it makes the weights of `update` here, up to
 rounding: `tests/agents/algorithms/test_ppo_reference.py`. To learn how PPO works, start here; then
-`docs/ppo.md` follows the same steps through the batched code.
+`docs/explanation/ppo.md` follows the same steps through the batched code.
 
 Masks, images, memory, absent agents, several choices and averages of weights are in `ppo.py` alone.
 """

@@ -224,7 +224,7 @@ def export_command(
 ) -> None:
     """Copy a bundle's files to a folder: weights, or what a program wrote.
 
-    All hashes are checked. docs/bundle.md describes the files.
+    All hashes are checked. docs/reference/bundle.md describes the files.
     """
     opened = where.open()
     with loading():

@@ -40,7 +40,7 @@ class TradeFlags:
         typer.Option(
             help="Source of bars: alpaca, a ccxt exchange (binance, kraken, ...), folder (files in "
             "--data-dir that another program appends to), recorded (the same files, at --speed) or "
-            "MODULE:NAME (a feed of your own, see docs/plugins.md)."
+            "MODULE:NAME (a feed of your own, see docs/how_to/plugins.md)."
         ),
     ] = "alpaca"
     broker: Annotated[
@@ -48,7 +48,7 @@ class TradeFlags:
         typer.Option(
             help="sim (virtual money, orders filled at the next open), alpaca (the paper account "
             "of the keys in APCA_API_KEY_ID and APCA_API_SECRET_KEY) or MODULE:NAME (a paper broker "
-            "of your own, see docs/plugins.md)."
+            "of your own, see docs/how_to/plugins.md)."
         ),
     ] = "sim"
     url: Annotated[

@@ -2,7 +2,7 @@
 
 `sweepd.deploy.registry.bundle_files` describes the folder. A bundle of several trials, each trading
 a share of the capital as a sub-account, has one file of weights per trial:
-`members-000.safetensors`, …. docs/bundle.md documents the format for other programs.
+`members-000.safetensors`, …. docs/reference/bundle.md documents the format for other programs.
 """
 
 from __future__ import annotations

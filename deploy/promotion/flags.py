@@ -80,7 +80,7 @@ class PromoteFlags:
         typer.Option(
             metavar="MODULE:NAME",
             help="A rule of your own that candidates must pass, too, with JSON arguments after a "
-            "space: see docs/plugins.md. May be repeated.",
+            "space: see docs/how_to/plugins.md. May be repeated.",
         ),
     ] = None
     first_stage: Annotated[

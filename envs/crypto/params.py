@@ -47,7 +47,7 @@ class EnvParams:
     initial_cash: float = 10_000.0
     # Bars held are observed as min(1, bars / held_scale); 0 is one week of bars.
     held_scale: float = 0.0
-    # Whether positions may be short; without it, the three others have no effect. docs/shorts.md
+    # Whether positions may be short; without it, the three others have no effect. docs/how_to/shorts.md
     # has the formulas.
     allow_short: bool = False
     borrow_fee: float = 0.1  # per year, as a fraction of what is borrowed: units, and cash below 0

@@ -144,8 +144,8 @@ class Study:
     def best_trial(self) -> int | None:
         """Number of the complete trial with the highest objective; None without one.
 
-        In a race (docs/search.md), of the best trial of the selected configuration. With several
-        values (docs/values.md), of the trial that the study's rule chooses. A trial that does not
+        In a race (docs/explanation/search.md), of the best trial of the selected configuration. With several
+        values (docs/how_to/values.md), of the trial that the study's rule chooses. A trial that does not
         meet the constraints is never selected.
         """
         best = self._handle.best_trial()
@@ -162,7 +162,7 @@ class Study:
     def status(self) -> dict[str, Any]:
         """Return what `sweepd status --json` prints of the study, with its history.
 
-        `docs/operations.md` describes the keys; `trials` counts by state, `workers` lists the live
+        `docs/how_to/operations.md` describes the keys; `trials` counts by state, `workers` lists the live
         workers with their speed, `eta_seconds` is the time left in seconds.
         """
         return study_progress(self._handle)

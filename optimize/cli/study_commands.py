@@ -18,7 +18,8 @@ def status(
     storage: Storage = None,
     runs_dir: RunsDir = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; docs/operations.md describes the keys.")
+        bool,
+        typer.Option("--json", help="Print JSON; docs/how_to/operations.md describes the keys."),
     ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Update every 2 seconds until Ctrl-C.")

@@ -93,7 +93,7 @@ def filled(text: str) -> str:
 
 def pages() -> list[Path]:
     """Return the pages with generated tables."""
-    files = sorted((ROOT / "docs").glob("*.md"))
+    files = sorted((ROOT / "docs").rglob("*.md"))
     return [path for path in files if _MARKED.search(path.read_text(encoding="utf-8"))]
 
 

@@ -105,7 +105,7 @@ class Recorder:
         """Keep the contents of all bundles, and their hashes without random ids."""
         for number, folder in enumerate(self._bundle_folders(), start=1):
             manifest = json.loads((folder / "bundle.json").read_text())
-            # As docs/bundle.md defines it.
+            # As docs/reference/bundle.md defines it.
             whole, text = manifest.pop("hash"), _canonical(manifest)
             assert whole == _sha(text)
             stable = f"hash without random ids: {_sha(self._normalise(text))}\n"

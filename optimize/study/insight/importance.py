@@ -2,7 +2,7 @@
 
 PED-ANOVA (Watanabe et al. 2023; with conditional parameters Kaito et al. 2026) asks which parameters
 distinguish the best tenth of the trials from all. It takes a fraction of a second for thousands of
-trials, where fANOVA takes many (docs/dashboard.md has the measured times).
+trials, where fANOVA takes many (docs/how_to/dashboard.md has the measured times).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class CommonSettings:
             Panel.STUDY,
             "trials (every trial keeps its hyperparameters), or pbt (population-based training, for "
             "games of one player: after every rung, the worst quarter of a population takes weights "
-            "and hyperparameters of the best quarter; see docs/search.md).",
+            "and hyperparameters of the best quarter; see docs/explanation/search.md).",
             fixes="search",
         ),
     ] = "trials"
@@ -86,7 +86,7 @@ class CommonSettings:
             Panel.STUDY,
             "auto (for games of one player race with --seeds 1 --rungs 10 --pruner none, unless "
             "these are given; for commands race with --seeds 1; otherwise tpe), race (further trials "
-            "of good parameters are further seeds, see docs/search.md), tpe, random, cmaes (for "
+            "of good parameters are further seeds, see docs/explanation/search.md), tpe, random, cmaes (for "
             "numeric ranges), or MODULE:NAME (any sampler class for Optuna).",
             fixes="sampler",
             automatic="auto",
@@ -97,7 +97,7 @@ class CommonSettings:
         Setting(
             Panel.STUDY,
             "In a race: an earlier study of the same database with (at least) the same "
-            "parameters, from which a new study learns; may be repeated. See docs/search.md.",
+            "parameters, from which a new study learns; may be repeated. See docs/explanation/search.md.",
         ),
     ] = None
     pruner: Annotated[
@@ -129,7 +129,7 @@ class CommonSettings:
             Panel.STUDY,
             "A further value of every trial, maximize:NAME or minimize:NAME, of a number that "
             "evaluations record, like minimize:max_drawdown; may be repeated. The best trials are "
-            "then a frontier. See docs/values.md.",
+            "then a frontier. See docs/how_to/values.md.",
             fixes="also",
         ),
     ] = None
@@ -187,8 +187,8 @@ class CommonSettings:
             "crypto, cartpole, bucket-brigade, hockey, gym:ID (a Gymnasium environment, e.g. "
             "gym:Pendulum-v1), vector:ID (a Gymnasium vector environment), pettingzoo:MODULE, or "
             "MODULE:NAME (your own game, or a function that returns a Gymnasium, PettingZoo or "
-            "PufferLib environment): see docs/games.md; or command:WORDS, a program, with {NAME} for "
-            "a parameter, or python:MODULE:NAME, a training function: see docs/command.md.",
+            "PufferLib environment): see docs/how_to/games.md; or command:WORDS, a program, with {NAME} for "
+            "a parameter, or python:MODULE:NAME, a training function: see docs/how_to/command.md.",
             fixes="environment",
         ),
     ] = "crypto"
@@ -197,7 +197,7 @@ class CommonSettings:
         Setting(
             Panel.ENVIRONMENT,
             "ppo, sac, d3qn, elegantrl:NAME (an ElegantRL agent, e.g. elegantrl:td3), heuristic, or "
-            "MODULE:NAME (an algorithm of your own, see docs/plugins.md).",
+            "MODULE:NAME (an algorithm of your own, see docs/how_to/plugins.md).",
             fixes="algorithm",
         ),
     ] = "ppo"
@@ -322,7 +322,7 @@ class CommonSettings:
             Panel.MACHINE,
             "Show the trials in an experiment tracker, mlflow, wandb or MODULE:NAME (one of your "
             "own); may be repeated. The libraries' own variables configure them, e.g. "
-            "MLFLOW_TRACKING_URI or WANDB_MODE. See docs/trackers.md.",
+            "MLFLOW_TRACKING_URI or WANDB_MODE. See docs/how_to/trackers.md.",
         ),
     ] = None
     metrics_port: Annotated[

@@ -137,7 +137,7 @@ class CostSettings:
         Setting(
             Panel.MARKET,
             "Allow short positions: an action below 0 sells an asset that is not held. See "
-            "docs/shorts.md.",
+            "docs/how_to/shorts.md.",
             "--allow-short",
             fixes="env.allow_short",
         ),

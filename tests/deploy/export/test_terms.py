@@ -206,7 +206,7 @@ def test_the_script_by_hand_has_as_many_lines_as_the_page_says() -> None:
 
 
 def test_the_documented_table_of_names_is_the_mapping() -> None:
-    """Each row of docs/from_sb3.md: our names, PPO's, SAC's and DQN's, the conversion."""
+    """Each row of docs/tutorials/from_sb3.md: our names, PPO's, SAC's and DQN's, the conversion."""
     page = (ROOT / "docs" / "from_sb3.md").read_text()
     found = {
         (class_, theirs, ours, how)

@@ -1,4 +1,4 @@
-"""`examples/act_without_sweepd.py`, which docs/bundle.md shows, acts as sweepd does."""
+"""`examples/act_without_sweepd.py`, which docs/reference/bundle.md shows, acts as sweepd does."""
 
 from __future__ import annotations
 

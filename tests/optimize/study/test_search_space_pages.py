@@ -16,7 +16,7 @@ from sweepd.optimize.study.space.parsing import ENTRY_KEYS, HEAD_KEYS, StudyDefa
 from sweepd.optimize.study.space.subject import PRESETS, STUDY_LEVEL, Subject
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "search_spaces.md").read_text()
+PAGE = (ROOT / "docs" / "how_to" / "search_spaces.md").read_text()
 BLOCKS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 

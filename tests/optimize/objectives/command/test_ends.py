@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.cli.pause import pause
@@ -131,7 +133,7 @@ def test_a_program_ends_when_another_worker_takes_its_trial(
     monkeypatch.setattr(train_command, "WorkerOptions", hasty)
     suspended = train(EXCLUSIVE, "--n-trials", 1)
     wait_for(lambda: begun(tmp_path))
-    suspended.signal(signal.SIGSTOP)
+    wait_for(lambda: stopped_without_a_lock(suspended, tmp_path))
     [first] = pids(tmp_path)
     out = train(EXCLUSIVE, "--n-trials", 1, "--alongside").finish()
     assert "requeued, its worker died" in out
@@ -141,6 +143,22 @@ def test_a_program_ends_when_another_worker_takes_its_trial(
     [trial] = open_handle(tmp_path).trials()
     assert (trial.state.name, trial.value) == ("COMPLETE", 3.0)
     assert starts(open_handle(tmp_path)) == [1, 1]
+
+
+def stopped_without_a_lock(running: Running, folder: Path) -> bool:
+    """Stop the process, or let it go on if it holds the database's lock, as nobody could write."""
+    running.signal(signal.SIGSTOP)
+    path = make_url(storage_url(None, folder / "runs")).database
+    assert path
+    database = sqlite3.connect(path, timeout=0.2)
+    try:
+        database.execute("BEGIN IMMEDIATE")
+        return True
+    except sqlite3.OperationalError:
+        running.signal(signal.SIGCONT)
+        return False
+    finally:
+        database.close()
 
 
 def test_a_lock_of_another_machine_is_respected(
