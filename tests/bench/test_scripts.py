@@ -154,6 +154,7 @@ def test_studies_of_the_gate(
     ("name", "arguments", "peer"),
     [
         ("train_vs_peers", "as-peer --threads 1", "cleanrl"),
+        ("train_vs_peers", "as-peer --threads 1", "jax-map"),
         ("gradient_steps", "as-peer --threads 1", "elegant"),
     ],
 )
@@ -165,7 +166,10 @@ def test_processes_of_peers(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if peer == "jax-map":
+        pytest.importorskip("optax")
     sizes = {
+        "jax-map": bench("trainers").Cell("crypto", 4, 16, 16, 4, 1, members=2),
         "cleanrl": bench("trainers").Cell("cartpole", 4, 16, 16, 4, 1, members=2),
         "elegant": bench("gradient_steps").Cell("sac", 16, 8, 1, updates=2, buffer=64),
     }

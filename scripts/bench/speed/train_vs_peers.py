@@ -1,4 +1,4 @@
-"""PPO training speed: ours against ElegantRL, Stable-Baselines3 and CleanRL's style.
+"""PPO training speed: ours against ElegantRL, Stable-Baselines3, CleanRL's style and JAX.
 
 All train on the same environments with the same sizes and parameters. Figures are environment steps
 per second over a grid of cells (num_envs x minibatch x network). Ours trains the members (folds)
@@ -9,6 +9,8 @@ MKL in its default mode. A run continues if its results file is given again.
 
     python -m scripts.bench run train_vs_peers --save scripts/bench/results/train_vs_peers.json
     python -m scripts.bench run train_vs_peers --grid --save …     all cells (hours)
+    python -m scripts.bench run train_vs_peers --peers jax-vmap jax-map \\
+        --save scripts/bench/results/train_vs_jax.json             after pip install jax optax
 
 On a busy machine, `--cpu-time` uses the processor time of one thread instead. --stop-after ends the
 run after that many seconds, between two cells.
@@ -43,7 +45,7 @@ from scripts.bench.harness import (
 from scripts.bench.peers import PeerProcesses, serve
 from scripts.bench.speed.peak import peaks
 from scripts.bench.speed.roofline import operations
-from scripts.bench.speed.trainers import PARAMS, PEERS, TRAINERS, Cell, make_env
+from scripts.bench.speed.trainers import JAX_PEERS, PARAMS, PEERS, TRAINERS, Cell, make_env
 
 NUM_ENVS, MINIBATCHES, WIDTHS = (1, 12, 256, 2048), (64, 256, 1024, 4096), (64, 128, 256)
 OURS = ("ours", "torch")  # with native kernels (where they can be compiled), and without
@@ -55,6 +57,7 @@ GOALS = {
     128: {64: 9.0, 256: 6.0, 1024: 4.0},
     256: {64: 5.0, 256: 3.5, 1024: 3.0},
 }
+JAX_GOALS = {64: 3.0, 128: 2.5, 256: 2.0}  # the same against the faster form of JAX, by network
 PAIR = " pair"  # of the names of peers in two concurrent processes
 PAIR_GOAL = 1.3  # everywhere, against the fastest peer in two concurrent processes
 
@@ -194,6 +197,8 @@ def speed(args: argparse.Namespace) -> int:
         if found is None:
             continue
         goal = GOALS.get(cell.width, {}).get(cell.minibatch, PAIR_GOAL)
+        if set(args.peers) <= set(JAX_PEERS):
+            goal = JAX_GOALS.get(cell.width, PAIR_GOAL)
         missed += found["ours_over_best"] < goal
         missed += found.get("ours_over_best_pair", PAIR_GOAL) < PAIR_GOAL
         print(f"\n{cell} (load {found['machine']['load']})")
@@ -226,7 +231,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--tasks", nargs="+", choices=sorted(PARAMS), default=["crypto", "cartpole"]
     )
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--peers", nargs="+", choices=PEERS + JAX_PEERS, default=list(PEERS))
     parser.add_argument("--members", type=int, default=10, help="members trained together by ours")
     parser.add_argument("--grid", action="store_true", help="all cells, not only those with goals")
     parser.add_argument("--num-envs", type=int, nargs="+", help="only these of the grid")

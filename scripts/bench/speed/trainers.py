@@ -5,8 +5,10 @@
     elegant   ElegantRL's AgentPPO (its discrete one on CartPole)
     sb3       Stable-Baselines3's PPO behind a thin wrapper
     cleanrl   `plain_ppo.py`, a PPO in CleanRL's style
+    jax-vmap  `jax_ppo.py`, G members in one jitted program (PureJaxRL's style), by `vmap`
+    jax-map   the same by `lax.map`
 
-Peers train one member at a time. All explore without autograd and do not evaluate or log.
+Other peers train one member at a time. All explore without autograd and do not evaluate or log.
 ElegantRL's buffer counts steps, so its repeat_times is epochs x num_envs, which gives all trainers
 equally many minibatches per transition.
 """
@@ -31,6 +33,7 @@ from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 
 PEERS = ("elegant", "sb3", "cleanrl")
+JAX_PEERS = ("jax-vmap", "jax-map")  # where JAX is installed
 TIMEFRAME = "1h"
 SEED = 0
 
@@ -192,10 +195,20 @@ def sb3(cell: Cell) -> Rollout:
     return rollout
 
 
+def jax_population(together: bool, cell: Cell) -> Rollout:
+    """Train all members with JAX; see `jax_ppo.population`."""
+    from scripts.bench.speed.jax_ppo import population
+
+    shape = cell.shape(make_env(cell, 1), 1)
+    return population(cell.members, shape, PARAMS[cell.task], together=together)
+
+
 TRAINERS: dict[str, Callable[[Cell], Rollout]] = {
     "ours": ours,
     "torch": ours_torch,
     "elegant": elegant,
     "sb3": sb3,
     "cleanrl": cleanrl,
+    "jax-vmap": functools.partial(jax_population, True),
+    "jax-map": functools.partial(jax_population, False),
 }
