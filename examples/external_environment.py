@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from sweepd.envs.external.vec_env import ExternalVecEnv
+from sweepd.parts import ExternalVecEnv
 
 
 class Walk(gymnasium.Env):

@@ -5,7 +5,7 @@ Search it with: PYTHONPATH=examples sweepd train --env nim:NIM --n-trials 8
 
 import torch
 
-from sweepd.envs.games.tensor_game import NoParams, TensorGame
+from sweepd.parts import NoParams, TensorGame
 
 
 class Eager:

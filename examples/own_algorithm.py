@@ -7,9 +7,7 @@ from collections import namedtuple
 
 import torch
 
-from sweepd.agents.algorithms.table import Algorithm
-from sweepd.agents.engine.hyperparameters import AboveZero, Hyperparameters
-from sweepd.agents.engine.program import Program
+from sweepd.parts import AboveZero, Algorithm, Hyperparameters, Program
 
 
 class Params(Hyperparameters):

@@ -6,11 +6,9 @@ PYTHONPATH=examples sweepd trade --broker 'own_broker:OfficeHoursBroker {"closes
 from load_bundle import BUNDLE
 
 from sweepd.deploy.market.bundle import load_bundle
-from sweepd.deploy.trading.brokers.base import Fill
-from sweepd.deploy.trading.brokers.sim import SimBroker
-from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.paper_trader import PaperTrader
 from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.parts import ClosedBar, Fill, SimBroker
 
 HOUR = 3600
 

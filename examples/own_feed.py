@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 
-from sweepd.deploy.trading.feeds import LiveFeed
 from sweepd.envs.crypto.data.demo_market import make_demo_market
+from sweepd.parts import LiveFeed
 
 TICKERS = make_demo_market(assets=2, bars=1000).tickers
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sweepd.envs.games.tensor_game import TensorGame
+from sweepd.parts import TensorGame
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ PYTHONPATH=examples sweepd promote --rule 'own_rule:worst_games {"least": 50}' -
 
 import numpy as np
 
-from sweepd.deploy.games.rules import PANEL, GameEvidence
-from sweepd.deploy.promotion.rules import GateRule, Measured
+from sweepd.parts import GameEvidence, GateRule, Measured
 
 
 def worst_games(least=0.0, share=0.1):
@@ -24,4 +23,4 @@ def worst_games(least=0.0, share=0.1):
         return Measured(float(worst.mean()), said)
 
     meaning = f"the mean return of the worst {share:.0%} of the games is high enough"
-    return GateRule("worst-games", PANEL, ">=", least, meaning, measure)
+    return GateRule("worst-games", "panel", ">=", least, meaning, measure)

@@ -6,7 +6,7 @@ PYTHONPATH=examples sweepd train --env cartpole --n-trials 8 --track own_tracker
 import json
 from pathlib import Path
 
-from sweepd.optimize.tracking.picture import Picture, Sent
+from sweepd.parts import Picture, Sent
 
 
 class LinesRuns:

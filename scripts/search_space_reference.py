@@ -27,8 +27,8 @@ LEARNERS = (
 )
 HEAD = """# Search space parameters
 
-The parameters that a [search space](../how_to/search_spaces.md) may name, by table, with their defaults.
-This page is written from the code. `sweepd doctor --env NAME --algo NAME` lists the values of a
+This page lists the parameters that a [search space](../how_to/search_spaces.md) may name, by table, with their
+defaults. `sweepd doctor --env NAME --algo NAME` lists the values of a
 study.
 """
 

@@ -1,8 +1,8 @@
 """A training function as a program of a study: `python -m sweepd.function MODULE:NAME`.
 
 `sweepd train --env python:MODULE:NAME` and `sweepd.create_study(objective=function)` start it once per
-trial and seed, as they start any program (docs/how_to/command.md). This module imports only the standard
-library and what the function's module imports.
+trial and seed, as they start any program (docs/how_to/training_functions.md). This module imports only
+the standard library and what the function's module imports.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -14,12 +15,25 @@ import pytest
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweepd.commands import CommandTable, build_app
+import sweepd.parts
+import sweepd.testing
+import sweepd.wrappers
+from scripts.cli_reference import cli_reference
+from sweepd.commands import COMMANDS, CommandTable, build_app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 GENERATED = {"reference/cli.md", "reference/search_space.md"}  # written while the site is built
-WRITTEN_LATER = {ROOT / "docs" / name for name in GENERATED}
+WRITTEN_LATER = {
+    ROOT / "docs" / name
+    for name in (*GENERATED, *(f"reference/cli/{command}.md" for command in COMMANDS))
+}
+MOST_WORDS = 1500
+PACKAGES = ("envs", "agents", "optimize", "deploy", "sweepd")
+# What sweepd sets for processes that it starts, and nobody else.
+OF_CHILD_PROCESSES = {
+    *("SWEEPD_ENV_HOST", "SWEEPD_ENV_WORKER", "SWEEPD_IMPORTING", "SWEEPD_RECYCLED")
+}
 CODE = r"(?:envs|agents|optimize|deploy|scripts|tests|examples)/[\w/.-]+"
 
 
@@ -36,13 +50,30 @@ def test_what_a_page_names_exists(page: Path) -> None:
     ]
     for included in re.findall(r'^--8<-- "(.+)"$', text, re.MULTILINE):
         missing += [included] if not (ROOT / included).exists() else []
-    for module in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE):
-        path = ROOT / module.replace(".", "/")
-        if not path.is_dir() and not path.with_suffix(".py").exists():
-            missing.append(module)
+    documented = re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+    missing += [name for name in documented if not is_module(name) and not is_public(name)]
     for path in re.findall(rf"`({CODE})`", text):
         missing += [path] if not (ROOT / path).exists() else []
     assert not missing
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def is_public(name: str) -> bool:
+    """Whether a module has the name, by what it exports."""
+    module, _, attribute = name.rpartition(".")
+    return is_module(module) and attribute in importlib.import_module(module).__all__
+
+
+def test_every_public_name_is_documented() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    documented = set(re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE))
+    modules = (sweepd, sweepd.parts, sweepd.testing, sweepd.wrappers)
+    public = {f"{module.__name__}.{name}" for module in modules for name in module.__all__}
+    assert public - documented == {"sweepd.wrappers.WRAPPERS"}  # a table of the others
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -62,6 +93,18 @@ def test_a_wrong_command_or_flag_is_found(app: TyperGroup) -> None:
     assert split("train --env 'command:python train.py --lr {lr}' --jobs 2")[2:] == [
         *("command:python train.py --lr {lr}", "--jobs", "2")
     ]
+
+
+def test_each_command_has_a_page_and_a_flag_of_train_is_described_once() -> None:
+    pages = cli_reference()
+    listed = set(re.findall(r"cli/([\w-]+)\.md", pages["reference/cli.md"]))
+    assert listed == {name for name, (_, text) in COMMANDS.items() if text}
+    assert set(pages) == {"reference/cli.md", *(f"reference/cli/{name}.md" for name in listed)}
+    flags = {name: "`--n-envs " in pages[f"reference/cli/{name}.md"] for name in listed}
+    assert [name for name, found in flags.items() if found] == ["train"]
+    for name in listed:
+        for link in re.findall(r"\]\(\.\./\.\./([\w/]+\.md)\)", pages[f"reference/cli/{name}.md"]):
+            assert (ROOT / "docs" / link).exists(), link
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +157,39 @@ def test_every_page_is_in_the_navigation() -> None:
     named = set(re.findall(r"[\w/]+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert named == pages | GENERATED
+
+
+@pytest.mark.parametrize("page", PAGES[:-2], ids=lambda page: page.stem)
+def test_a_page_is_read_in_ten_minutes(page: Path) -> None:
+    assert words_of(page.read_text()) <= MOST_WORDS
+
+
+def words_of(text: str) -> int:
+    """Count words, without code blocks and the tables that `scripts.result_tables` writes."""
+    text = re.sub(r"<!-- table .*?<!-- end -->", "", text, flags=re.DOTALL)
+    return len(re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE).split())
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    folders = [ROOT / name for name in (*PACKAGES, "scripts", "tests", "examples")]
+    sources = [
+        path for folder in folders for kind in ("py", "toml") for path in folder.rglob(f"*.{kind}")
+    ]
+    named = {name for path in sources for name in re.findall(r"docs/[\w/]+\.md", path.read_text())}
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def test_words_are_counted_without_generated_tables_and_code() -> None:
+    text = "a b\n<!-- table x -->\n| c | d |\n<!-- end -->\n```bash\ne f\n```\ng h\n"
+    assert words_of(text) == 4
+
+
+def test_the_page_of_environment_variables_has_all_that_are_read() -> None:
+    sources = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
+    text = "".join(path.read_text() for path in sources)
+    read = set(re.findall(r"\"(SWEEPD_[A-Z_]*[A-Z])\"", text))
+    read |= set(
+        re.findall(r"\{(SWEEPD_\w+)\W", (ROOT / "start_vectorized_training.sh").read_text())
+    )
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    assert read - set(re.findall(r"`(SWEEPD_\w+)`", page)) == OF_CHILD_PROCESSES

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -122,3 +125,30 @@ def test_the_locks_have_what_pyproject_requires() -> None:
         for requirement in map(Requirement, texts):
             version = versions.get(canonicalize_name(requirement.name))
             assert version in requirement.specifier, f"{requirement}, locked: {version}"
+
+
+@pytest.mark.parametrize(
+    ("reference", "called"),
+    [
+        ("main", ["deploy --push dev", "list latest", "set-default --push dev"]),
+        ("v0.1.2", ["deploy --push 0.1"]),  # there is a newer version
+        ("v1.0.0", ["deploy --push --update-aliases 1.0 latest", "set-default --push latest"]),
+    ],
+)
+def test_versions_of_the_documentation(tmp_path: Path, reference: str, called: list[str]) -> None:
+    """With a stand-in for mike, whose site has no version yet."""
+    (tmp_path / "scripts").mkdir()
+    script = shutil.copy(ROOT / "scripts" / "publish_docs.sh", tmp_path / "scripts")
+    mike = tmp_path / "mike"
+    mike.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\ntest "$1" != list\n')
+    mike.chmod(0o755)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (
+        ["init", "--quiet"],
+        ["commit", "--quiet", "--allow-empty", "--message=x"],
+        *(["tag", tag] for tag in ("v0.1.2", "v0.9.0", "v0.10.0", "v1.0.0")),
+    ):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run([script, reference], env={**os.environ, "PATH": path}, check=True)
+    assert (tmp_path / "calls").read_text().splitlines() == called

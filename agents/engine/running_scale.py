@@ -3,7 +3,7 @@
 A scale measured in random play does not fit where random play never goes: on Acrobot, which hangs
 in random play, a policy that swings it up sees numbers twenty deviations from their mean. Here each
 member's mean and deviation follow the observations of its own rollouts. (With ReLU networks that
-alone does not make Acrobot easier to learn; with tanh it does: docs/how_to/games.md.)
+alone does not make Acrobot easier to learn; with tanh it does: docs/evidence/learning_vs_sb3.md.)
 """
 
 from __future__ import annotations

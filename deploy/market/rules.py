@@ -218,7 +218,7 @@ def _few_values(test: Bootstrap) -> str:
     """A warning if a p value comes from few independent values, else ""."""
     if not 0 < test.batches < FEW_BATCHES:
         return ""
-    # The factors are the largest sizes of the table in docs/explanation/gate.md, divided by .05.
+    # The factors are the largest sizes of the table in docs/evidence/gate.md, divided by .05.
     factor = 1.6 if test.bars >= ENOUGH_BARS else 4.0
     return (
         f"; because of autocorrelation, {test.bars:,} bars count as about {test.batches} "

@@ -7,8 +7,8 @@ bit.
 
 A short position has negative units. Every rule applies to its size as it applies to a long one: an
 order towards the position's side increases it, one against it reduces it. No order crosses zero; an
-asset is flat for at least one close between two sides. `docs/how_to/shorts.md` has the formulas. Text that
-only shorts need is skipped without them, which does not change a bit.
+asset is flat for at least one close between two sides. `docs/reference/order_rules.md` has the
+formulas. Code that only shorts need is skipped without them, which does not change a bit.
 
 Money, units and prices are float64. Figures of rows are (R, 1), so that they meet those of assets,
 (R, N).

@@ -1,7 +1,7 @@
 """The base class of a user's game: a subclass gives the rules, for many episodes at once.
 
 The rest of a vectorized environment is in `batched`, and what games of two need is here: opponents,
-turns, masks and outcomes. docs/how_to/games.md has a game in thirty lines.
+turns, masks and outcomes. docs/how_to/own_game.md has a game in thirty lines.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ MKL chooses the order of summation by processor, memory alignment and number of 
 default, on AMD processors, members in different slots of a batched product get different last
 bits (for example in products with 5, 6, 7 or 10 columns). `MKL_CBWR=AVX2,STRICT` (conditional
 numerical reproducibility, see Intel's oneMKL developer guide) prevents that, on AMD processors at
-almost no cost (docs/evidence/performance.md). MKL reads the variable at its first product.
+almost no cost (docs/evidence/reproducibility.md). MKL reads the variable at its first product.
 
 On AMD processors MKL knows only the branches AUTO and COMPATIBLE and takes AUTO for every other
 name. Processors other than x86-64 have no MKL and ignore the variable.

@@ -162,7 +162,7 @@ class Study:
     def status(self) -> dict[str, Any]:
         """Return what `sweepd status --json` prints of the study, with its history.
 
-        `docs/how_to/operations.md` describes the keys; `trials` counts by state, `workers` lists the live
+        `docs/reference/status.md` describes the keys; `trials` counts by state, `workers` lists the live
         workers with their speed, `eta_seconds` is the time left in seconds.
         """
         return study_progress(self._handle)

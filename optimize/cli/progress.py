@@ -39,7 +39,7 @@ SHOWN_PARTS = 24
 
 
 def study_progress(handle: StudyReader, count_looks: CountLooks | None = None) -> dict[str, Any]:
-    """Return `study_status` and `history`; docs/how_to/operations.md describes the keys."""
+    """Return `study_status` and `history`; docs/reference/status.md describes the keys."""
     found = study_status(handle, count_looks)
     return found | {
         "objective": handle.spec.objective_text,

@@ -55,7 +55,7 @@ STATE_WORDS = {"FAIL": "failed"}
 
 
 def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> dict[str, Any]:
-    """Return the status of a study as plain data; docs/how_to/operations.md describes the keys."""
+    """Return the status of a study as plain data; docs/reference/status.md describes the keys."""
     attributes = handle.storage.attributes(handle.study_id)
     rows = handle.rows.read()
     workers = [_worker(w) for w in list_workers(handle.storage, handle.study_id)]

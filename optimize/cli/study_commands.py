@@ -19,7 +19,7 @@ def status(
     runs_dir: RunsDir = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print JSON; docs/how_to/operations.md describes the keys."),
+        typer.Option("--json", help="Print JSON; docs/reference/status.md describes the keys."),
     ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Update every 2 seconds until Ctrl-C.")

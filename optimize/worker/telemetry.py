@@ -121,7 +121,7 @@ class Telemetry:
 
         Args:
             text: the line.
-            event: name of what happened, for JSON logs; docs/how_to/operations.md lists the names.
+            event: name of what happened, for JSON logs; docs/reference/logs.md lists the names.
             fields: the same information as the text, for JSON logs.
         """
         say_line(self.console, text, study=self.study_name, event=event, **fields)

@@ -1,4 +1,4 @@
-"""User-defined agents; the first is that of docs/how_to/games.md."""
+"""User-defined agents; the first is that of docs/how_to/plugins.md."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class CommonSettings:
             Panel.STUDY,
             "trials (every trial keeps its hyperparameters), or pbt (population-based training, for "
             "games of one player: after every rung, the worst quarter of a population takes weights "
-            "and hyperparameters of the best quarter; see docs/explanation/search.md).",
+            "and hyperparameters of the best quarter; see docs/how_to/pbt.md).",
             fixes="search",
         ),
     ] = "trials"
@@ -97,7 +97,7 @@ class CommonSettings:
         Setting(
             Panel.STUDY,
             "In a race: an earlier study of the same database with (at least) the same "
-            "parameters, from which a new study learns; may be repeated. See docs/explanation/search.md.",
+            "parameters, from which a new study learns; may be repeated. See docs/how_to/priors.md.",
         ),
     ] = None
     pruner: Annotated[

@@ -21,7 +21,7 @@ class GameSettings(SeedSettings):
             Panel.ENVIRONMENT,
             "Games: evaluation episodes per member; an eighth at rungs that the search does not "
             "use. 0: in games of one player, as many as a short training with several seeds asks "
-            "for (see docs/how_to/games.md), else 32.",
+            "for (see docs/explanation/intervals.md), else 32.",
             min=0,
             fixes="episodes",
             automatic=0,
@@ -83,7 +83,7 @@ class GameSettings(SeedSettings):
         Setting(
             Panel.ENVIRONMENT,
             'Environments of others: a wrapper with its arguments, such as \'one-hot {"key": '
-            '"image"}\' or MODULE:NAME; may be repeated, the innermost first. See docs/how_to/games.md.',
+            '"image"}\' or MODULE:NAME; may be repeated, the innermost first. See docs/how_to/vectorization.md.',
             "--wrapper",
         ),
     ] = None
@@ -104,7 +104,7 @@ class GameSettings(SeedSettings):
         Setting(
             Panel.ENVIRONMENT,
             "Tensor games of two seats: a TOML file with [[phases]] of the training, or a JSON "
-            "list of phases. A search space may contain them instead. See docs/how_to/games.md.",
+            "list of phases. A search space may contain them instead. See docs/how_to/opponents.md.",
         ),
     ] = None
     past_interval: Annotated[

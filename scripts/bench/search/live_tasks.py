@@ -57,8 +57,7 @@ def _gym(name: str, steps: int, level: float, envs: int) -> LiveTask:
     return LiveTask(("--env", f"gym:{name}", *unmeasured), steps, level, envs, name)
 
 
-# The numbers of environments are those of SB3's model zoo. How the levels and lengths were chosen is
-# in docs/explanation/search.md.
+# The numbers of environments are those of SB3's model zoo. docs/evidence/search_decisions.md has results.
 TASKS = {
     "planted": LiveTask(("--env", "crypto", "--cv", "single"), 100_000, 0.8, 32),
     "cartpole": _gym("CartPole-v1", 50_000, 475.0, 8),

@@ -260,7 +260,7 @@ OWN = "tests.agents.own_agents"
 
 @pytest.mark.parametrize("name", ["SmoothAgent", "HiddenSmoothAgent"])
 def test_an_agent_with_its_own_network_is_trained_but_not_deployed(name: str) -> None:
-    """In docs/how_to/games.md it takes eleven lines; `own_agents` has the same."""
+    """In docs/how_to/plugins.md it takes eleven lines; `own_agents` has the same."""
     found = get_algorithm(f"{OWN}:{name}")
     algorithm = found.program.removeprefix("elegantrl:")
     assert algorithm == f"ppo:{OWN}:{name}"

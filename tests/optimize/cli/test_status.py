@@ -77,7 +77,7 @@ def _age_beats(folder: Path, seconds: float) -> None:
 @pytest.mark.usefixtures("frequent_beats")
 def test_keys_are_those_documented(market: Path, sweepd: Sweepd) -> None:
     documented = (
-        Path(__file__).resolve().parents[3] / "docs" / "how_to" / "operations.md"
+        Path(__file__).resolve().parents[3] / "docs" / "reference" / "status.md"
     ).read_text()
     worker = sweepd("train", "--n-trials", 3, *ENDLESS)
     wait_for(lambda: training_begun(market))

@@ -116,7 +116,7 @@ def test_the_names_of_events_are_those_of_the_docs() -> None:
 
 def documented_events() -> set[str]:
     """Return the names in the first column of the table of events."""
-    text = (ROOT / "docs" / "how_to" / "operations.md").read_text()
+    text = (ROOT / "docs" / "reference" / "logs.md").read_text()
     table = text.partition("| `event` |")[2].partition("\n\n")[0]
     return {
         name
