@@ -61,10 +61,17 @@ def dashboard(
         ),
     ] = None,
     runs_dir: Annotated[Path | None, typer.Option(help="As in sweepd train.")] = None,
+    read_only: Annotated[
+        bool,
+        typer.Option(
+            "--read-only", help="Offer no actions, and refuse changes in optuna-dashboard."
+        ),
+    ] = False,
 ) -> None:
     """Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.
 
-    The server answers this machine only. --terminal, --once and --json print text instead: the
+    The server answers this machine only, and asks for a token: the printed address contains it,
+    unless SWEEPD_DASHBOARD_TOKEN sets it. --terminal, --once and --json print text instead: the
     slots or, with --training, a study.
     """
     training = training or study_name is not None
@@ -83,9 +90,11 @@ def dashboard(
         _watch(shown.screen)
     else:
         # Imported here: the web server is an extra.
+        from sweepd.deploy.dashboard.actions import Places
         from sweepd.deploy.dashboard.server import serve
 
-        serve(paper, search, port, shown.path)
+        places = None if read_only else Places(where, storage, runs_dir)
+        serve(paper, search, places, port, shown.path)
 
 
 @dataclass

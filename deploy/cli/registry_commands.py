@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from sweepd.deploy.cli.options import REFERENCE
+from sweepd.deploy.cli.options import MANUAL, REFERENCE, Reason
 from sweepd.deploy.cli.registry_view import (
     diff_view,
     differences,
@@ -32,9 +32,6 @@ from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.loading import loading
 from sweepd.envs.support.terminal import Terminal, printable
-
-Reason = Annotated[str, typer.Option("--reason", help="Reason for the slot's history.")]
-MANUAL = "by the operator"
 
 registry_app = typer.Typer(
     no_args_is_help=True,

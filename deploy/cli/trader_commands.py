@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sweepd.deploy.cli.options import MANUAL, Reason
 from sweepd.deploy.dashboard.alerts import LEVELS, Alert, slot_alerts, sorted_alerts
 from sweepd.deploy.dashboard.formatting import moment
 from sweepd.deploy.dashboard.health import Health, health
@@ -40,13 +41,14 @@ def halt_command(
     where: RegistryFlags,
     slot: SlotArgument,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the positions.")] = False,
+    reason: Reason = MANUAL,
 ) -> None:
     """Sell all positions and stop trading until `resume`.
 
     A running trader obeys within seconds. Restarting it does not end the halt.
     """
     store = TraderStore(where.open().database)
-    store.halt(slot, "by the operator", sells=not keep)
+    store.halt(slot, reason, sells=not keep)
     what = "keeps its positions" if keep else "sells all its positions"
     typer.echo(
         printable(f"{slot} {what} and sends no other orders until: sweepd trader resume {slot}")
@@ -55,9 +57,9 @@ def halt_command(
 
 @trader_app.command("resume")
 @takes_flags
-def resume_command(where: RegistryFlags, slot: SlotArgument) -> None:
+def resume_command(where: RegistryFlags, slot: SlotArgument, reason: Reason = MANUAL) -> None:
     """Let a halted trader trade again, from its next bar."""
-    TraderStore(where.open().database).resume(slot)
+    TraderStore(where.open().database).resume(slot, reason)
     typer.echo(printable(f"{slot} may trade again"))
 
 
@@ -136,7 +138,7 @@ def parity_command(where: RegistryFlags, slot: SlotArgument, as_json: AsJson = F
     if differs:
         TraderStore(registry.database).note(slot, "alert", text)
         notifier = Notifier.from_environment(os.environ, lambda line: typer.echo(line, err=True))
-        notifier.notify("alert", f"sweepd {slot}: alert", text)
+        notifier.notify("alert", f"sweepd {slot}: alert", text, slot)
         notifier.close()
         raise typer.Exit(1)
 

@@ -32,6 +32,15 @@ SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+# Pages with forms. A browser sends no `Origin` with a form if it sends no referrer at all.
+FORMS = SECURITY | {
+    "Content-Security-Policy": SECURITY["Content-Security-Policy"].replace(
+        "form-action 'none'", "form-action 'self'"
+    ),
+    "Referrer-Policy": "same-origin",
+}
+ASSETS = "/assets/"
+ACTIONS = "/actions"
 NAVIGATION = (
     ("/", "Paper trading"),
     ("/alerts", "Alerts"),
@@ -119,10 +128,23 @@ def chosen(
     return value
 
 
-class Pages:
-    """Renders the templates. every: seconds between two updates of a page."""
+def assets() -> str:
+    """Return the folder of the files that pages load; a new version changes it.
 
-    def __init__(self, every: float) -> None:
+    Browsers may therefore keep these files for good.
+    """
+    return f"{ASSETS}{version('sweepd')}-{version('plotly')}"
+
+
+class Pages:
+    """Renders the templates.
+
+    Args:
+        every: seconds between two updates of a page.
+        acting: whether the pages offer actions.
+    """
+
+    def __init__(self, every: float, *, acting: bool = False) -> None:
         self._every = every
         self._templates = Environment(
             loader=PackageLoader("sweepd.deploy.dashboard"),
@@ -141,12 +163,20 @@ class Pages:
             "percent": percent,
             "short": short,
         }
-        # Browsers cache assets for good; a new version changes their address.
-        self._templates.globals["assets"] = f"/assets/{version('sweepd')}-{version('plotly')}"
-        self._templates.globals["navigation"] = NAVIGATION
+        self._templates.globals |= {
+            "assets": assets(),
+            "navigation": (*NAVIGATION, (ACTIONS, "Actions")) if acting else NAVIGATION,
+            "acting": acting,
+        }
 
     def render(
-        self, template: str, here: str, problem: Exception | None = None, **content: Any
+        self,
+        template: str,
+        here: str,
+        problem: Exception | None = None,
+        *,
+        headers: Mapping[str, str] = SECURITY,
+        **content: Any,
     ) -> Response:
         """Return a page.
 
@@ -154,6 +184,7 @@ class Pages:
             template: its file.
             here: the entry of the navigation that it belongs to.
             problem: why there is nothing to show; a RunError answers 503.
+            headers: those of its kind of page.
             content: values of the template; `figures` are drawn by its script.
         """
         text = self._templates.get_template(template).render(
@@ -168,7 +199,7 @@ class Pages:
         )
         status = HTTPStatus.SERVICE_UNAVAILABLE if isinstance(problem, RunError) else HTTPStatus.OK
         return Response(
-            text, status, headers=SECURITY | {"Cache-Control": "no-store"}, mimetype="text/html"
+            text, status, headers={**headers, "Cache-Control": "no-store"}, mimetype="text/html"
         )
 
 

@@ -1,7 +1,8 @@
-"""The dashboard: a read-only WSGI application that answers this machine only.
+"""The dashboard: a WSGI application, which `sweepd.deploy.dashboard.access` protects.
 
 Every page is complete HTML; its script requests it again every few seconds and replaces what has
-changed. Other paths (`/dashboard`, `/api`, ...) belong to optuna-dashboard.
+changed. Only the pages of `sweepd.deploy.dashboard.action_pages` accept anything else than GET. Other
+paths (`/dashboard`, `/api`, ...) belong to optuna-dashboard.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotFound
-from werkzeug.sansio.utils import host_is_trusted
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
-from sweepd.deploy.dashboard.pages import SECURITY, Handler, Pages
+from sweepd.deploy.dashboard.action_pages import ActionPages
+from sweepd.deploy.dashboard.actions import Places
+from sweepd.deploy.dashboard.pages import ASSETS, SECURITY, Handler, Pages
 from sweepd.deploy.dashboard.slot_pages import SlotPages
 from sweepd.deploy.dashboard.source import PaperSource, StudySource
 from sweepd.deploy.dashboard.study_pages import StudyPages
@@ -26,7 +28,6 @@ from sweepd.envs.support.errors import InputError, RunError
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-HOSTS = ("127.0.0.1", "localhost")  # at any port, which may be forwarded from another machine
 # For optuna-dashboard's own pages, which need their scripts.
 OPTUNAS = {
     "Content-Security-Policy": "object-src 'none'; base-uri 'self'; frame-ancestors 'none'",
@@ -41,7 +42,7 @@ ARTIFACTS = OPTUNAS | {
     "form-action 'none'; frame-ancestors 'self'",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-ASSETS = {
+FILES = {
     "page.js": "text/javascript",
     "theme.js": "text/javascript",
     "page.css": "text/css",
@@ -53,13 +54,29 @@ FOR_A_YEAR = "public, max-age=31536000, immutable"
 
 
 class Dashboard:
-    """The application. every: seconds between two updates of a page."""
+    """The application.
 
-    def __init__(self, paper: PaperSource, search: StudySource, *, every: float = 5.0) -> None:
+    Args:
+        paper: source of slots.
+        search: source of studies.
+        places: where actions write; None offers none.
+        every: seconds between two updates of a page.
+    """
+
+    def __init__(
+        self,
+        paper: PaperSource,
+        search: StudySource,
+        places: Places | None = None,
+        *,
+        every: float = 5.0,
+    ) -> None:
         self._search = search
         self._optuna: WSGIApplication | None = None
         self._lock = threading.Lock()
-        pages = Pages(every)
+        pages = Pages(every, acting=places is not None)
+        acting = None if places is None else ActionPages(pages, paper, search, places)
+        self._acting: Mapping[str, Handler] = {} if acting is None else acting.routes()
         self._pages: Mapping[str, Handler] = {
             **SlotPages(pages, paper, search).routes(),
             **TradePages(pages, paper).routes(),
@@ -83,33 +100,29 @@ class Dashboard:
 
     def _answer(self, request: Request) -> WSGIApplication:
         """Return the response; raise HTTPException for refused requests."""
-        # DNS rebinding: a page of another site would send that site's host name.
-        if not host_is_trusted(request.headers.get("Host", "").lower(), HOSTS):
-            raise Forbidden("This dashboard answers on 127.0.0.1 and localhost only.")
+        acting = self._acting.get(request.path)
+        if acting is not None:
+            return acting(request)
         page = self._pages.get(request.path)
-        if page is None and not request.path.startswith("/assets/"):
+        if page is None and not request.path.startswith(ASSETS):
             return self._optunas(request)
         if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(("GET", "HEAD"), "This page is read-only: use GET.")
+            raise MethodNotAllowed(("GET", "HEAD"), "This page only reads: use GET.")
         return self._asset(request) if page is None else page(request)
 
     def _asset(self, request: Request) -> Response:
         name = request.path.rpartition("/")[2]
-        if name not in ASSETS:
+        if name not in FILES:
             raise NotFound("There is no such file.")
         folder = importlib.resources.files("sweepd.deploy.dashboard") / "static"
         if name == "plotly.js":
             folder, name = importlib.resources.files("plotly") / "package_data", "plotly.min.js"
         content = (folder / name).read_bytes()
         headers = SECURITY | {"Cache-Control": FOR_A_YEAR}
-        return Response(content, headers=headers, mimetype=ASSETS[request.path.rpartition("/")[2]])
+        return Response(content, headers=headers, mimetype=FILES[request.path.rpartition("/")[2]])
 
     def _optunas(self, request: Request) -> WSGIApplication:
-        """Return optuna-dashboard, whose pages may write if the request is from them."""
-        origin = request.headers.get("Origin")
-        own = f"http://{request.host}".lower()
-        if request.method not in ("GET", "HEAD") and origin is not None and origin.lower() != own:
-            raise Forbidden(f"Requests from {origin} may not change anything.")
+        """Return optuna-dashboard."""
         with self._lock:
             if self._optuna is None:
                 try:

@@ -121,3 +121,4 @@ class PromoteFlags:
         ),
     ] = False
     as_json: AsJson = False
+    reason: Annotated[str, typer.Option(help="Reason for the slot's history.")] = ""

@@ -59,6 +59,12 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
         self._before = self._champion
 
     @property
+    def _asked(self) -> str:
+        """The user's reason, as the slot's history appends it."""
+        reason = self.gate.flags.reason
+        return f" (asked for: {reason})" if reason else ""
+
+    @property
     def _champion(self) -> str | None:
         """Hash of the slot's present champion."""
         return self.registry.slot(self.slot).champion
@@ -122,7 +128,7 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
         reason = self.gate.advise(results, closest)
         promotion = self._promotion(CandidateOutcome(closest, "none passes", reason), results)
         if not self.dry_run:
-            self.registry.refuse(self.slot, reason, promotion.to_dict())
+            self.registry.refuse(self.slot, reason + self._asked, promotion.to_dict())
         return promotion
 
     def _judge(
@@ -197,7 +203,7 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
             outcome: Outcome = "challenger" if is_challenger else "would promote"
             return CandidateOutcome(result, outcome, reason)
         written: dict[str, Any] = {
-            "reason": reason,
+            "reason": reason + self._asked,
             "report": finite(result.to_dict() | {"study": self.gate.study.name}),
             "data_dir": self.gate.data_dir,
         }

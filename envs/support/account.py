@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import socket
 from pathlib import Path
 
 
@@ -13,6 +14,11 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
+
+
+def user_at_host() -> str:
+    """Return user@host, as records name who did something."""
+    return f"{user_name()}@{socket.gethostname()}"
 
 
 def home() -> Path | None:

@@ -24,6 +24,8 @@ RunsDir = Annotated[
     Path | None, typer.Option(help="Directory of the studies' files, as for train.")
 ]
 
+Why = Annotated[str, typer.Option("--reason", help="Reason, recorded in the study.")]
+
 
 def read_config_file(path: Path) -> dict[str, Any]:
     """Read a TOML file whose keys are the flags of a command, with - or _.

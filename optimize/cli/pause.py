@@ -14,11 +14,11 @@ from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, WorkerRec
 from sweepd.optimize.study.study import StudyHandle
 
 
-def pause(name: str, where: str | None, runs_dir: Path | None, wait: float) -> None:
+def pause(name: str, where: str | None, runs_dir: Path | None, wait: float, why: str) -> None:
     """Pause a study and wait until its workers have paused, for at most `wait` seconds."""
     handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
     say = Terminal().print_line
-    before = pause_study(handle.storage, handle.study_id)
+    before = pause_study(handle.storage, handle.study_id, why)
     say(
         f"study {name} is paused"
         + (f" since {minute(before.since)} UTC, by {before.by}" if before else "")
@@ -37,11 +37,11 @@ def pause(name: str, where: str | None, runs_dir: Path | None, wait: float) -> N
     say(f"resume with: sweepd resume {name}")
 
 
-def resume(name: str, where: str | None, runs_dir: Path | None) -> None:
+def resume(name: str, where: str | None, runs_dir: Path | None, why: str) -> None:
     """Resume a paused study."""
     handle = StudyHandle(open_storage(storage_url(where, runs_dir), create=False), name)
     say = Terminal().print_line
-    if not resume_study(handle.storage, handle.study_id):
+    if not resume_study(handle.storage, handle.study_id, why):
         say(f"study {name} was not paused")
         return
     hint = "" if _live_workers(handle) else "; it has no worker: start one with sweepd train"

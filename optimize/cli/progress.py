@@ -27,6 +27,7 @@ from sweepd.optimize.study.record.database import (
     our_studies,
     storage_url,
 )
+from sweepd.optimize.study.record.keys import ACTIONS_KEY
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.rows import TrialRow
 
@@ -46,6 +47,7 @@ def study_progress(handle: StudyReader, count_looks: CountLooks | None = None) -
         "synthetic": handle.spec.synthetic,
         "outlook": sentence(found["gate"], (found["gate"] or {}).get("looks")),
         "history": history(handle.rows.read()),
+        "actions": handle.storage.attributes(handle.study_id).get(ACTIONS_KEY, []),
     }
 
 

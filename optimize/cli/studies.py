@@ -16,6 +16,7 @@ from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted, duration
 from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.study.action_log import log_action
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.enqueue import best_guesses, enqueue, parse_guess
 from sweepd.optimize.study.frame import comparison_frame, studies_frame, trials_frame
@@ -153,6 +154,7 @@ def enqueue_trial(
     runs_dir: Path | None,
     from_study: str | None,
     best: int,
+    why: str,
 ) -> None:
     """Add a trial with parameters of the user's, or those of another study's best trials."""
     if from_study is not None and words:
@@ -177,6 +179,9 @@ def enqueue_trial(
     console = _console()
     for guess in guesses:
         number = enqueue(storage, handle.study_id, handle.space, guess)
+        with storage.transaction() as session:
+            storage.lock_study(session, handle.study_id)
+            log_action(session, handle.study_id, f"enqueued trial {number}", why)
         drawn = "" if guess else "; the sampler draws all its parameters"
         console.print_line(f"trial {number} of {name} is waiting for a worker{drawn}")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sweepd.envs.support.loading import loading
-from sweepd.optimize.cli.options import RunsDir, Storage, StudyName
+from sweepd.optimize.cli.options import RunsDir, Storage, StudyName, Why
 
 
 def status(
@@ -47,18 +47,21 @@ def pause(
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait until all workers have paused.")
     ] = 60.0,
+    reason: Why = "",
 ) -> None:
     """Pause a study: its workers checkpoint and requeue their trials, free GPU memory, and wait."""
     with loading():
         from sweepd.optimize.cli.pause import pause
-    pause(study, storage, runs_dir, wait)
+    pause(study, storage, runs_dir, wait, reason)
 
 
-def resume(study: StudyName, storage: Storage = None, runs_dir: RunsDir = None) -> None:
+def resume(
+    study: StudyName, storage: Storage = None, runs_dir: RunsDir = None, reason: Why = ""
+) -> None:
     """Resume a paused study: its workers continue exactly from the checkpoints."""
     with loading():
         from sweepd.optimize.cli.pause import resume
-    resume(study, storage, runs_dir)
+    resume(study, storage, runs_dir, reason)
 
 
 def enqueue(
@@ -76,6 +79,7 @@ def enqueue(
     best: Annotated[
         int, typer.Option(min=1, help="Number of best trials that --from-study takes.")
     ] = 3,
+    reason: Why = "",
 ) -> None:
     """Add a trial with parameters of yours to a study; workers train it before new ones.
 
@@ -84,4 +88,4 @@ def enqueue(
     """
     with loading():
         from sweepd.optimize.cli.studies import enqueue_trial
-    enqueue_trial(study, params or [], storage, runs_dir, from_study, best)
+    enqueue_trial(study, params or [], storage, runs_dir, from_study, best, reason)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from sweepd.envs.support.account import user_name
+from sweepd.envs.support.account import user_at_host
 from sweepd.envs.support.periodic_thread import PeriodicThread
+from sweepd.optimize.study.action_log import log_action
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.record.keys import PAUSE_KEY
@@ -38,28 +38,36 @@ def pause_of(attributes: dict[str, Any]) -> Pause | None:
     return None if found is None else Pause(**found)
 
 
-def pause_study(storage: StudyStorage, study_id: int) -> Pause | None:
+def pause_study(storage: StudyStorage, study_id: int, why: str = "") -> Pause | None:
     """Ask all workers of a study to put their trials back and wait.
+
+    Args:
+        storage: its database.
+        study_id: its row id.
+        why: the user's reason, for the study's log.
 
     Returns:
         The earlier pause if the study is paused already.
     """
-    by = f"{user_name()}@{socket.gethostname()}"
-    pause = Pause(datetime.now(UTC).isoformat(timespec="seconds"), by)
+    pause = Pause(datetime.now(UTC).isoformat(timespec="seconds"), user_at_host())
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
         before = study_attributes.get(session, study_id, PAUSE_KEY)
         if before is not None:
             return Pause(**before)
         study_attributes.put(session, study_id, {PAUSE_KEY: asdict(pause)})
+        log_action(session, study_id, "paused", why)
     return None
 
 
-def resume_study(storage: StudyStorage, study_id: int) -> bool:
-    """Let the workers continue. Returns False if the study was not paused."""
+def resume_study(storage: StudyStorage, study_id: int, why: str = "") -> bool:
+    """Let the workers continue. Returns False if the study was not paused. why: as `pause_study`."""
     with storage.transaction() as session:
         storage.lock_study(session, study_id)
-        return study_attributes.delete(session, study_id, PAUSE_KEY)
+        was_paused = study_attributes.delete(session, study_id, PAUSE_KEY)
+        if was_paused:
+            log_action(session, study_id, "resumed", why)
+        return was_paused
 
 
 class PauseWatch:

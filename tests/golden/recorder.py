@@ -30,6 +30,7 @@ from tests.golden.normaliser import Normaliser
 
 FILES = Path(__file__).with_name("files")
 MOST_LINES = 60  # of the difference of one file
+TOKEN = "golden-dashboard-token"
 
 
 class Recorder:
@@ -115,7 +116,9 @@ class Recorder:
         """Keep pages of the dashboard, which the command serves, by name."""
         with self._dashboard() as address:
             for name, path in paths.items():
-                with urllib.request.urlopen(address + path, timeout=120) as answer:
+                asked = urllib.request.Request(address + path)
+                asked.add_header("Authorization", f"token {TOKEN}")
+                with urllib.request.urlopen(asked, timeout=120) as answer:
                     self._name_ids()
                     self.keep(name, page(self._normalise(answer.read().decode())))
 
@@ -215,6 +218,7 @@ def _serve(output: Path) -> None:
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    os.environ["SWEEPD_DASHBOARD_TOKEN"] = TOKEN
     enter(["dashboard", "--port", "0"])
 
 

@@ -85,6 +85,7 @@
     const gone = document.getElementById("gone");
     try {
       const answer = await fetch(location.href, { signal: AbortSignal.timeout(3 * every) });
+      if (answer.status === 401) return location.reload(); // the server was restarted: it asks for its token
       if (!answer.ok && answer.status !== 503) throw new Error(answer.statusText);
       update(new DOMParser().parseFromString(await answer.text(), "text/html"));
       answered = new Date();

@@ -4,6 +4,9 @@ Addresses are secrets, because they contain tokens and passwords: they come from
 only, and appear in no log, message or database. Every address has its own thread and a short queue,
 so an address that hangs or fails delays neither trading nor other addresses: messages that do not
 fit are dropped, which is reported once.
+
+A message that asks for a decision names the page of the dashboard that offers it, if the
+environment says where the dashboard is.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
+from urllib.parse import urlencode, urlsplit
 
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import install_extra
@@ -22,6 +26,8 @@ from sweepd.envs.support.invocation import install_extra
 NoticeKind = Literal["trade", "promotion", "rollback", "alert", "daily"]
 KINDS: tuple[NoticeKind, ...] = get_args(NoticeKind)
 ADDRESSES_VARIABLE, KINDS_VARIABLE = "SWEEPD_NOTIFY", "SWEEPD_NOTIFY_KINDS"
+DASHBOARD_VARIABLE = "SWEEPD_DASHBOARD_URL"
+LINKED: tuple[NoticeKind, ...] = ("promotion", "rollback", "alert")
 MOST_WAITING = 100  # messages per address
 _COLOURS = {"promotion": "success", "rollback": "warning", "alert": "warning"}
 Message = tuple[str, str, str]  # title, text, apprise's type
@@ -31,23 +37,29 @@ class Notifier:
     """Sends messages to all addresses."""
 
     def __init__(
-        self, channels: Sequence[_Channel], kinds: Sequence[str], say: Callable[[str], None]
+        self,
+        channels: Sequence[_Channel],
+        kinds: Sequence[str],
+        say: Callable[[str], None],
+        dashboard: str = "",
     ) -> None:
         self._channels, self._kinds, self._say = tuple(channels), frozenset(kinds), say
+        self._dashboard = dashboard
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], say: Callable[[str], None]) -> Notifier:
         """Return a notifier for the environment's variables.
 
         SWEEPD_NOTIFY has addresses, separated by commas or spaces; SWEEPD_NOTIFY_KINDS has the
-        kinds of messages, by default all.
+        kinds of messages, by default all; SWEEPD_DASHBOARD_URL has the dashboard's address.
 
         Args:
             environ: the environment.
             say: receives one message per failing address.
 
         Raises:
-            InputError: an address or a kind is unknown, or apprise is not installed.
+            InputError: an address or a kind is unknown, the dashboard's address is not valid, or
+                apprise is not installed.
         """
         kinds = (
             re.split(r"[,\s]+", environ.get(KINDS_VARIABLE, "").strip())
@@ -75,7 +87,7 @@ class Notifier:
             )
             for number, address in enumerate(addresses, 1)
         ]
-        return cls(channels, kinds, say)
+        return cls(channels, kinds, say, _dashboard(environ.get(DASHBOARD_VARIABLE, "").strip()))
 
     @property
     def words(self) -> str:
@@ -85,8 +97,10 @@ class Notifier:
             f"{len(self._channels)} address(es) are told about {chosen}" if self._channels else ""
         )
 
-    def notify(self, kind: NoticeKind, title: str, text: str) -> None:
-        """Queue a message if its kind is wanted. Returns at once, and raises nothing."""
+    def notify(self, kind: NoticeKind, title: str, text: str, slot: str) -> None:
+        """Queue a message about a slot if its kind is wanted. Returns at once; raises nothing."""
+        if self._dashboard and kind in LINKED:
+            text += f"\n{self._dashboard}/?{urlencode({'slot': slot})}"
         if kind in self._kinds:
             for channel in self._channels:
                 channel.put((title, text, _COLOURS.get(kind, "info")))
@@ -140,6 +154,24 @@ class _Channel:
         if not self._complained:
             self._complained = True
             self._say(f"{self._name} {what}; trading continues, and this is not repeated")
+
+
+def _dashboard(address: str) -> str:
+    """Return the dashboard's address without its last slash; "" if there is none."""
+    if not address:
+        return ""
+    try:
+        parts = urlsplit(address)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        valid = False
+    # A token or a password would be sent to the service that delivers the messages.
+    if not valid or parts.query or parts.fragment or parts.username:
+        raise InputError(
+            f"{DASHBOARD_VARIABLE} must be the dashboard's address without its token, such as "
+            "http://127.0.0.1:8080"
+        )
+    return address.rstrip("/")
 
 
 def _service(address: str, name: str) -> Any:

@@ -119,12 +119,12 @@ def _trade(found: Slot, registry: Registry, flags: LiveFlags, console: Console) 
     def tell(kind: str, text: str) -> None:
         say(f"{kind}: {text}")
         if kind in NOTICES:
-            notifier.notify(NOTICES[kind], f"sweepd {name}: {kind}", text)
+            notifier.notify(NOTICES[kind], f"sweepd {name}: {kind}", text, name)
 
     def note(problem: str) -> None:
         with suppress(RunError):  # the database may be out of reach, too
             TraderStore(registry.database).note(name, "trouble", problem)
-        notifier.notify(NOTICES["trouble"], f"sweepd {name}: trouble", problem)
+        notifier.notify(NOTICES["trouble"], f"sweepd {name}: trouble", problem, name)
 
     def make_session() -> LiveSession:
         return LiveSession(

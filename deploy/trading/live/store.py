@@ -242,8 +242,8 @@ class TraderStore:
             connection.execute(TRADERS.update(slot=slot).values(halt=reason, halt_sells=sells))
             _add_event(connection, slot, "halted", reason)
 
-    def resume(self, slot: str) -> None:
-        """Let the slot's trader trade again.
+    def resume(self, slot: str, reason: str) -> None:
+        """Let the slot's trader trade again. reason: why, for its events.
 
         Raises:
             InputError: it is not halted.
@@ -252,7 +252,7 @@ class TraderStore:
             trader = _require(connection, slot)
             if trader.halt is None:
                 raise InputError(f"slot {slot!r} is not halted")
-            _add_event(connection, slot, "resumed", f"it was halted: {trader.halt}")
+            _add_event(connection, slot, "resumed", f"{reason}; it was halted: {trader.halt}")
             connection.execute(TRADERS.update(slot=slot).values(halt=None, halt_sells=False))
 
     @contextmanager

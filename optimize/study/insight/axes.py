@@ -18,7 +18,7 @@ class Axis:
     Attributes:
         choices: what is drawn from; empty for a range.
         low, high: ends of a range.
-        switched: whether the range can be switched off.
+        off: what a trial uses if the range is switched off; None if it cannot be.
     """
 
     name: str
@@ -26,7 +26,12 @@ class Axis:
     high: float = 1.0
     log: bool = False
     choices: tuple[Any, ...] = ()
-    switched: bool = False
+    off: Any = None
+
+    @property
+    def switched(self) -> bool:
+        """Whether the range can be switched off."""
+        return self.off is not None
 
     @classmethod
     def of(cls, dimension: Dimension) -> Axis:
@@ -34,13 +39,7 @@ class Axis:
         if dimension.choices:
             return cls(dimension.name, choices=dimension.choices)
         low, high = dimension.ends
-        return cls(
-            dimension.name,
-            float(low),
-            float(high),
-            dimension.log,
-            switched=dimension.off is not None,
-        )
+        return cls(dimension.name, float(low), float(high), dimension.log, off=dimension.off)
 
     def place(self, params: Mapping[str, Any]) -> float | None:
         """Return the place of a trial's value, 0 … 1.
@@ -75,6 +74,7 @@ class Axis:
             "log": self.log,
             "choices": list(self.choices),
             "switched": self.switched,
+            "off": self.off,
         }
 
 

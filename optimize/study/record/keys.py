@@ -20,6 +20,7 @@ PRIOR_KEY = "sweepd:prior"  # earlier studies, and what the search learns from t
 _SOURCE = "sweepd:source:"  # before the random id of an earlier study, see `source_key`
 TOTAL_KEY = "sweepd:total"  # number of finished trials that the last worker was asked for
 PAUSE_KEY = "sweepd:paused"  # present while the study is paused
+ACTIONS_KEY = "sweepd:actions"  # what users did to the study, see `log_action`
 # Trial attributes that are written on their own; all others are fields of `TrialRecord`.
 REASON_KEY = "sweepd:reason"
 CHECKPOINT_KEY = "sweepd:checkpoint"  # newest checkpoint: path, sha256, rung and rollouts

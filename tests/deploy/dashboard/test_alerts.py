@@ -76,7 +76,7 @@ def test_halts_risk_rules_and_the_monitor(tmp_path: Path) -> None:
     assert halted.since is not None
     assert risk.text == "daily loss of 5.1%, limit 5%"
     assert "sweepd rollback s" in monitor.todo
-    slot.store.resume(SLOT)
+    slot.store.resume(SLOT, "checked")
     assert ("bad", "halted") not in slot.alerts()
 
 

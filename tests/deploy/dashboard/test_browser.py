@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+import time
+import urllib.parse
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("plotly")
 
+from sweepd.deploy.dashboard.access import Guard
+from sweepd.deploy.dashboard.actions import Places
 from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.web import Dashboard
 from sweepd.deploy.registry.flags import RegistryFlags
+from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.live.store import TraderStore
 from tests.deploy.dashboard.browser import AXE_VARIABLE, CHROMIUM, Browser, axe_file, served
 from tests.deploy.dashboard.conftest import Made
+from tests.deploy.dashboard.test_access import TOKEN
 from tests.deploy.dashboard.test_web import OneStudy
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
@@ -23,6 +32,16 @@ PATHS = (
     "/?slot=never-1h",
     "/chart?slot=never-1h",
     "/alerts",
+    "/training",
+)
+
+
+ACTIONS = (
+    "/actions",
+    "/actions/slot/halt?slot=demo-1h",
+    "/actions/slot/resume?slot=demo-1h",
+    "/actions/study/dry-run?study=btc",
+    "/?slot=demo-1h",
     "/training",
 )
 
@@ -45,6 +64,71 @@ def test_pages_fit_the_window_and_are_accessible(
     if axe is None:
         pytest.skip(f"{AXE_VARIABLE} does not name axe-core's axe.min.js (npm pack axe-core)")
     assert browser.violations(axe) == []
+
+
+@pytest.fixture(scope="module")
+def acting(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The dashboard with token and actions on a folder of its own."""
+    folder = shutil.copytree(made.folder, tmp_path_factory.mktemp("acting") / "deployments")
+    where = RegistryFlags(folder)
+    application = Dashboard(PaperSource(where), OneStudy(), Places(where))
+    with served(Guard(application, TOKEN)) as found:
+        yield found, folder
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
+def test_pages_of_actions_fit_the_window_and_are_accessible(
+    browser: Browser, acting: tuple[str, Path], width: int, dark: bool
+) -> None:
+    address, axe = acting[0], axe_file()
+    browser.open(f"{address}/login", width=width, dark=dark)
+    for path in (None, f"/?token={TOKEN}", *ACTIONS):
+        if path is not None:
+            assert browser.open(address + path, width=width, dark=dark) == [], path
+            assert browser.evaluate("location.href").find(TOKEN) < 0
+            assert browser.evaluate("document.cookie") == "", "scripts cannot read it"
+        assert not browser.scrolls_sideways(), path
+        assert axe is None or browser.violations(axe) == [], path
+
+
+def test_a_slot_is_halted_in_the_browser(browser: Browser, acting: tuple[str, Path]) -> None:
+    address, folder = acting
+    click = "[...document.querySelectorAll('a, button')].find((one) => one.textContent.trim() === {}).click()"
+    browser.open(f"{address}/?slot=silent-1h&token={TOKEN}")
+    browser.evaluate(click.format("'Halt …'"))
+    browser.settle()
+    assert "sells all its positions" in browser.evaluate("document.body.textContent")
+    store = TraderStore(Registry(folder).database)
+    trader = store.trader("silent-1h")
+    assert trader is not None
+    assert trader.halt is None, "not yet confirmed"
+    browser.evaluate("document.querySelector('[name=reason]').value = 'it strays'")
+    browser.evaluate(click.format("'Halt silent-1h'"))
+    until = time.monotonic() + 60.0
+    while "ended after" not in browser.evaluate("document.body.textContent"):
+        assert time.monotonic() < until, browser.evaluate("document.body.textContent")
+        browser.settle()
+    trader = store.trader("silent-1h")
+    assert trader is not None
+    assert str(trader.halt).endswith("in the dashboard: it strays")
+    browser.evaluate(click.format("'Back'"))
+    browser.settle()
+    text = browser.evaluate("document.body.textContent")
+    assert "in the dashboard: it strays" in text
+    assert "Resume …" in text
+
+
+def test_a_link_of_a_notification_needs_the_token_once(
+    browser: Browser, acting: tuple[str, Path]
+) -> None:
+    """The page of another site links to the dashboard; the cookie is SameSite=Strict."""
+    address = acting[0]
+    browser.open(f"{address}/?token={TOKEN}")
+    link = f"<a href='{address}/?slot=never-1h'>look</a>"
+    browser.open("data:text/html," + urllib.parse.quote(link))
+    browser.evaluate("document.querySelector('a').click()")
+    browser.settle()
+    assert browser.evaluate("document.title") == "never-1h · sweepd"
 
 
 def test_the_theme_can_be_chosen(browser: Browser, address: str) -> None:

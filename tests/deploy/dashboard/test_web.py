@@ -9,6 +9,7 @@ import re
 import socket
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from html.parser import HTMLParser
@@ -338,29 +339,6 @@ def test_pages_show_new_bars_without_restart(tmp_path: Path) -> None:
     assert len(figures(answer)["equity"]["data"][0]["x"]) == len(before) + 1
 
 
-@pytest.mark.parametrize(
-    ("host", "code"),
-    [
-        ("127.0.0.1:8080", 200),
-        ("localhost", 200),
-        ("localhost:9999", 200),
-        ("LOCALHOST:8080", 200),
-        ("evil.example", 403),
-        ("127.0.0.1.evil.example", 403),
-        ("localhost.evil.example:8080", 403),
-        ("", 403),
-        ("127.0.0.1:8080@evil", 403),
-    ],
-)
-def test_requests_to_other_host_names_are_refused(made: Made, host: str, code: int) -> None:
-    """DNS rebinding: the name of another site resolves to 127.0.0.1."""
-    asked = client(made.folder, OneStudy())
-    for path in (*PATHS, "/orders.csv", "/assets/x/page.js", "/dashboard", "/api/studies"):
-        answer = asked.get(path, headers={"Host": host})
-        assert answer.status_code == code, path
-        assert "Access-Control-Allow-Origin" not in answer.headers
-
-
 @pytest.mark.parametrize("path", [*PATHS, "/orders.csv", "/assets/x/page.css"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_pages_are_read_only(made: Made, path: str, method: str) -> None:
@@ -472,18 +450,6 @@ def test_training_page_without_studies(made: Made) -> None:
     assert answer.status_code == 200
     assert "start one with sweepd train" in answer.text
     assert get(client(made.folder), "/dashboard").status_code == 404
-
-
-def test_other_sites_cannot_write_to_optuna_dashboard(made: Made) -> None:
-    asked = client(made.folder, OneStudy())
-    assert get(asked, "/dashboard/studies/1").text == "optuna"
-    assert asked.post("/api/studies", headers=HOST).text == "optuna"
-    assert (
-        asked.post("/api/studies", headers=HOST | {"Origin": "http://127.0.0.1:8080"}).text
-        == "optuna"
-    )
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:9"):
-        assert asked.post("/api/studies", headers=HOST | {"Origin": origin}).status_code == 403
 
 
 def test_optuna_dashboard_is_served(made: Made, tmp_path: Path) -> None:
@@ -601,11 +567,12 @@ def test_server_reads_trials_and_orders_before_the_first_request(
 
     monkeypatch.setattr("werkzeug.serving.make_server", lambda *_, **__: Server())
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    serve(Paper(RegistryFlags(made.folder)), Study(), 0, "/")
+    serve(Paper(RegistryFlags(made.folder)), Study(), None, 0, "/")
 
 
 def _command(words: list[str], out: int) -> None:
     os.dup2(out, 1)
+    os.environ.pop("SWEEPD_DASHBOARD_TOKEN", None)
     sys.argv, sys.stdout = words, os.fdopen(1, "w")
     sweepd.app.main()
 
@@ -620,15 +587,20 @@ def test_server_listens_on_the_loopback_until_it_is_stopped(made: Made) -> None:
     try:
         with open(reading) as out:
             line = out.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/\?slot=demo-1h", line)
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/\?slot=demo-1h&token=(\S+)", line)
         assert found is not None, line
-        with urllib.request.urlopen(found.group(), timeout=120) as answer:
+        # As a browser does, which keeps the cookie.
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(found.group(), timeout=120) as answer:
+            assert answer.url.endswith("/?slot=demo-1h")
             assert b"demo-1h" in answer.read()
         idle = socket.create_connection(
             ("127.0.0.1", int(found.group(1)))
         )  # must not delay the others
-        with idle, urllib.request.urlopen(found.group(), timeout=120) as answer:
+        with idle, opener.open(found.group(), timeout=120) as answer:
             assert answer.status == 200
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(found.group().partition("?")[0], timeout=120)
     finally:
         process.terminate()
         process.join(120)

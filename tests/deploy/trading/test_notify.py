@@ -66,7 +66,7 @@ def notifier(said: list[str], addresses: str, **more: str) -> Notifier:
 def test_nothing_is_sent_without_configuration() -> None:
     said: list[str] = []
     off = Notifier.from_environment({}, said.append)
-    off.notify("alert", "title", "text")
+    off.notify("alert", "title", "text", "s")
     off.close(0.1)
     assert off.words == ""
     assert said == []
@@ -78,7 +78,7 @@ def test_every_address_gets_every_message_in_order(separator: str) -> None:
     with receiving() as one, receiving() as two:
         sender = notifier(said, separator.join([one.address, two.address]))
         for number in range(5):
-            sender.notify("trade", f"title {number}", "bought 1 BTC/USDT\nsold 2 ETH/USDT")
+            sender.notify("trade", f"title {number}", "bought 1 BTC/USDT\nsold 2 ETH/USDT", "s")
         sender.close(10.0)
         for receiver in (one, two):
             assert [message["title"] for message in receiver.received] == [
@@ -93,7 +93,7 @@ def test_only_configured_kinds_are_sent() -> None:
     with receiving() as receiver:
         sender = notifier([], receiver.address, SWEEPD_NOTIFY_KINDS="alert, rollback")
         for kind in ("trade", "promotion", "rollback", "alert", "daily"):
-            sender.notify(kind, kind, "text")  # type: ignore[arg-type]
+            sender.notify(kind, kind, "text", "s")  # type: ignore[arg-type]
         sender.close(10.0)
         assert [(message["title"], message["type"]) for message in receiver.received] == [
             ("rollback", "warning"),
@@ -108,7 +108,7 @@ def test_a_hanging_server_delays_neither_trading_nor_others(hanging: str) -> Non
         sender = notifier(said, f"{hanging},{other.address}")
         begun = time.monotonic()
         for number in range(2 * MOST_WAITING):
-            sender.notify("trade", str(number), "text")
+            sender.notify("trade", str(number), "text", "s")
         assert time.monotonic() - begun < 2.0  # one answer takes 4 s to be given up
         deadline = time.monotonic() + 20.0
         while len(other.received) < MOST_WAITING and time.monotonic() < deadline:
@@ -135,7 +135,7 @@ def test_a_failure_is_reported_once_without_secrets(
         ]
         sender = notifier(said, " ".join(addresses))
         for number in range(3):
-            sender.notify("alert", str(number), "text")
+            sender.notify("alert", str(number), "text", "s")
         sender.close(20.0)
         assert len(refusing.received) == 3  # it is tried again with every message
     assert sorted(said) == [
@@ -158,7 +158,7 @@ def test_exceptions_of_a_service_are_caught(monkeypatch: pytest.MonkeyPatch) -> 
             raise RuntimeError(SECRET)
 
         monkeypatch.setattr(channel._service, "notify", fail)
-        sender.notify("alert", "title", "text")
+        sender.notify("alert", "title", "text", "s")
         sender.close(5.0)
     assert len(said) == 1
     assert SECRET not in said[0]
@@ -193,7 +193,7 @@ def test_a_hanging_server_does_not_keep_the_process_alive(hanging: str) -> None:
         "import os, time\n"
         "from sweepd.deploy.trading.live.notify import Notifier\n"
         "sender = Notifier.from_environment(os.environ, print)\n"
-        "sender.notify('alert', 'title', 'text')\n"
+        "sender.notify('alert', 'title', 'text', 's')\n"
         "begun = time.monotonic()\n"
         "sender.close(0.2)\n"
         "print(begun)\n"
@@ -212,3 +212,38 @@ def test_a_hanging_server_does_not_keep_the_process_alive(hanging: str) -> None:
         check=True,
     )
     assert time.monotonic() - float(done.stdout) < 20.0
+
+
+def test_messages_that_ask_for_a_decision_name_the_page_to_act_on() -> None:
+    said: list[str] = []
+    with receiving() as one:
+        sender = notifier(said, one.address, SWEEPD_DASHBOARD_URL="http://127.0.0.1:8080/")
+        for kind in ("trade", "alert", "promotion", "rollback", "daily"):
+            sender.notify(kind, "title", "text", "crypto 1h")  # type: ignore[arg-type]
+        sender.close()
+        linked = "text\nhttp://127.0.0.1:8080/?slot=crypto+1h"
+        assert [found["message"] for found in one.received] == [
+            "text",
+            linked,
+            linked,
+            linked,
+            "text",
+        ]
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1:8080",
+        "ftp://host",
+        "http://",
+        f"http://h/?token={SECRET}",
+        f"http://u:{SECRET}@h",
+    ],
+)
+def test_a_wrong_address_of_the_dashboard_is_refused(address: str) -> None:
+    """One with a token, too, which the services that deliver messages would see."""
+    with pytest.raises(InputError, match="SWEEPD_DASHBOARD_URL must be") as refused:
+        notifier([], "", SWEEPD_DASHBOARD_URL=address)
+    assert SECRET not in str(refused.value)

@@ -43,7 +43,7 @@ from tests.optimize.study_files import make_handle
 AXES = [
     Axis("rate", 1e-4, 1e-2, log=True),
     Axis("width", choices=(32, 64, 128)),
-    Axis("kl", 0.0, 1.0, switched=True),
+    Axis("kl", 0.0, 1.0, off=0.0),
 ]
 
 
@@ -240,7 +240,7 @@ def test_a_switch_counts_for_its_range() -> None:
         params |= {"kl": number / 100} if on else {}
         own = {name: kinds[name] for name in params}
         rows.append(row(number, float(on), params=params, distributions=own))
-    found = importances(rows, [Axis("other"), Axis("kl", switched=True)])
+    found = importances(rows, [Axis("other"), Axis("kl", off=0.0)])
     assert found is not None
     assert found["kl"] > 0.9
 

@@ -152,7 +152,7 @@ def test_another_large_factor_halts_with_an_alert(tmp_path: Path) -> None:
     assert {line.order.decided for line in world.store.orders(SLOT)} <= set(
         bars_of().time[FIRST:STOP].tolist()
     )
-    world.store.resume(SLOT)
+    world.store.resume(SLOT, "checked")
     world.session()
     trader = world.store.trader(SLOT)
     assert trader is not None

@@ -248,7 +248,7 @@ def test_a_halt_sells_everything_at_the_next_bar_and_ends_with_resume(tmp_path: 
     for line in world.lines()[-2:]:
         assert set(line.units.values()) == {0.0}
         assert line.cash == line.value
-    world.store.resume(SLOT)
+    world.store.resume(SLOT, "checked")
     for bar in range(FIRST + 10, FIRST + 14):
         world.until_close_of(bar)
         session.poll()

@@ -171,7 +171,7 @@ class Messages:
         self.kinds: list[str] = []
         self.closed = False
 
-    def notify(self, kind: str, title: str, _text: str) -> None:
+    def notify(self, kind: str, title: str, _text: str, _slot: str) -> None:
         assert title.startswith(f"sweepd {SLOT}: ")
         self.kinds.append(kind)
 
