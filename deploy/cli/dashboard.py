@@ -114,7 +114,7 @@ class _Paper:
             return names
         if self.slot not in names and (found := self.source.untraded(self.slot)):
             what, command = found
-            raise InputError(f"slot {self.slot!r} {what}: {command} {self.slot} shows it")
+            raise InputError(f"slot {self.slot!r} {what}: {command} shows it")
         if self.slot not in names:
             raise InputError(f"there is no slot {self.slot!r}; slots: {', '.join(names)}")
         return [self.slot]

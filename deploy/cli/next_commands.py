@@ -8,13 +8,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from sqlalchemy.engine import make_url
-
 from sweepd.deploy.promotion.promotion import Promotion, ResultT
 from sweepd.deploy.promotion.studies import where_flags
-from sweepd.deploy.registry.flags import DEPLOYMENTS
+from sweepd.deploy.registry.flags import registry_flags
 from sweepd.deploy.registry.registry import Registry
-from sweepd.envs.support.database_url import remove_password
 from sweepd.envs.support.invocation import program
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.study.record.reader import StudyReader
@@ -50,16 +47,6 @@ def next_commands(
         (f"dashboard{of_study}{where}", "show the study in a browser"),
     ]
     return [(f"{program()} {command}", what) for command, what in commands]
-
-
-def registry_flags(registry: Registry) -> str:
-    """Return the flags that name a registry, each after a space; none for the default."""
-    words = [] if registry.folder == DEPLOYMENTS else ["--deployments", str(registry.folder)]
-    # Only flags that differ from their defaults, so that the lines stay short.
-    url = registry.database.url
-    if url != make_url(f"sqlite:///{registry.folder / 'registry.db'}"):
-        words += ["--registry", remove_password(url.render_as_string(hide_password=False))]
-    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def print_next(console: Terminal, commands: Sequence[tuple[str, str]]) -> None:

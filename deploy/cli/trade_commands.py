@@ -198,7 +198,7 @@ def _replay(slot: str | None, flags: TradeFlags, where: RegistryFlags) -> None:
         any_account=flags.any_account,
         limits=limits,
     )
-    folder = flags.out or replay_folder(where.deployments, name, result)
+    folder = flags.out or replay_folder(where.deployments, result)
     try:
         paths = write_replay(result, folder)
     except OSError as error:

@@ -15,7 +15,7 @@ from sweepd.deploy.cli.options import MANUAL, Reason
 from sweepd.deploy.dashboard.alerts import LEVELS, Alert, slot_alerts, sorted_alerts
 from sweepd.deploy.dashboard.formatting import moment
 from sweepd.deploy.dashboard.health import Health, health
-from sweepd.deploy.registry.flags import AsJson, RegistryFlags
+from sweepd.deploy.registry.flags import AsJson, RegistryFlags, registry_flags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.notify import Notifier
 from sweepd.deploy.trading.live.queries import Records
@@ -83,9 +83,9 @@ def status_command(
         raise InputError(f"slot {slot!r} was never traded; traded slots: {known}")
     shown = [trader for name, trader in traders.items() if slot in (None, name)]
     states = [_health(opened, trader) for trader in shown]
-    records, now = Records(opened.database), time.time()
+    records, now, flags = Records(opened.database), time.time(), registry_flags(opened)
     alerts = [
-        sorted_alerts(slot_alerts(records, trader, trader.slot, state, now))
+        sorted_alerts(slot_alerts(records, trader, trader.slot, state, now, where=flags))
         for trader, state in zip(shown, states, strict=True)
     ]
     if as_json:
@@ -167,7 +167,8 @@ def _parity_text(slot: str, days: list[ParityDay]) -> str:
 
 def _health(registry: Registry, trader: Trader) -> Health:
     synthetic = registry.synthetic(registry.slot(trader.slot).champion)
-    return health(trader, time.time(), slot=trader.slot, synthetic=synthetic)
+    where = registry_flags(registry)
+    return health(trader, time.time(), slot=trader.slot, synthetic=synthetic, where=where)
 
 
 def _facts(trader: Trader, state: Health, alerts: list[Alert]) -> dict[str, object]:

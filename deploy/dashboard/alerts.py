@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from sweepd.deploy.dashboard.health import Health
+from sweepd.deploy.dashboard.hints import SlotCommands
 from sweepd.deploy.registry.database import utc_text
 from sweepd.deploy.trading.live.queries import EventFilter, EventRecord, Records
 from sweepd.deploy.trading.live.records import STRAYS, Trader
 from sweepd.envs.crypto.data.timeframe import DAY
 from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.invocation import program
 
 BAD, WARNING, INFO = "bad", "warning", "none"
 LEVELS: Mapping[str, str] = {BAD: "alert", WARNING: "warning", INFO: "information"}
@@ -30,34 +33,33 @@ VERDICTS: Mapping[str, str] = {"as scored": "good", "worse than scored": BAD, "t
 RECENT_DAYS = 7  # how long an event is shown
 MOST_EVENTS = 50  # of a kind
 TO_DO: Mapping[str, str] = {
-    "not running": "Start it again: sweepd trade {slot} with its options, or its systemd unit. It "
-    "continues from the database; missed bars are booked without decisions.",
-    "silent": "Look at its log and at its machine. If the process hangs, end it and start it again: "
-    "sweepd trade {slot} with its options.",
-    "stopped": "To trade again: sweepd trade {slot} with its options.",
+    "not running": "Start it again, with the options of its first start: {commands.trade} (or start its "
+    "systemd unit). It continues from the database; missed bars are booked without decisions.",
+    "silent": "Look at its log and at its machine. If the process hangs, end it and start it again, "
+    "with the options of its first start: {commands.trade}",
+    "stopped": "To trade again, with the options of its first start: {commands.trade}",
     "late": "Compare the feed with its source and look at the trader's log. It continues by itself "
     "when bars arrive.",
     "clock": "Set its clock, and let a service keep it: timedatectl set-ntp true",
-    "halted": "Find the reason in the events. To continue: sweepd trader resume {slot}",
+    "halted": "Find the reason in the events. To continue: {commands.resume}",
     "stale": "Check the network and the feed's source. Trading continues by itself with the next "
     "bar.",
     "risk": "The rule ends by itself (see the text). To trade without it, restart the trader with "
     "other --risk options.",
-    "monitor": "Compare live and scored returns on the overview. To go back: sweepd rollback {slot}; "
-    "to stop: sweepd trader halt {slot}",
+    "monitor": "Compare live and scored returns on the overview. To go back: {commands.rollback} "
+    "– to stop: {commands.halt}",
     "alert": "Look at its time in the events, and compare with the overview.",
     "transfer": "If nobody moved cash or units, look at the orders at the venue.",
     "adjusted": "Compare the units held with those at the venue.",
-    "rolled back": "See why the champion was replaced: sweepd registry show {slot}",
+    "rolled back": "See why the champion was replaced: {commands.show}",
     "trouble": "The trader retries by itself. If this repeats, check the network, the keys and the "
     "database.",
     "untradable": "Its position stays as it is. Promote a bundle without this ticker.",
-    "refused": "See which rules failed: sweepd registry show {slot}, or the study's report of the "
-    "gate.",
-    "swap refused": "The old champion continues. Roll back or promote another trial: sweepd "
-    "rollback {slot}",
-    "worker": "Start another one: sweepd train or its systemd unit. Its trials continue from their "
-    "last checkpoints.",
+    "refused": "See which rules failed in the report of the gate, or with {commands.show}",
+    "swap refused": "The old champion continues. Roll back or promote another trial: "
+    "{commands.rollback}",
+    "worker": "Start another one: {program} train --study-name {study} (or start its systemd unit). Its "
+    "trials continue from their last checkpoints.",
     "stale worker": "Look at its log. Other workers take over its trials when it is dead.",
     "failure": "See the trial's reason on the page of the study.",
 }
@@ -115,7 +117,13 @@ def kinds_of(level: str, known: Sequence[str]) -> list[str]:
 
 
 def slot_alerts(
-    records: Records, trader: Trader | None, slot: str, state: Health, now: float
+    records: Records,
+    trader: Trader | None,
+    slot: str,
+    state: Health,
+    now: float,
+    *,
+    where: str = "",
 ) -> list[Alert]:
     """Return the alerts of a slot.
 
@@ -125,14 +133,18 @@ def slot_alerts(
         slot: its name.
         state: of its trader.
         now: seconds since the epoch.
+        where: flags of the registry, for commands (see `registry_flags`).
     """
     found: list[Alert] = []
+    commands = SlotCommands.of(slot, trader, where=where, synthetic=state.synthetic)
 
     def add(level: str, key: str, title: str, text: str, since: str | None = None) -> None:
         if any(one.text == text for one in found):
             return
         link = _link("/" if since is None else "/events", slot=slot)
-        found.append(Alert(level, slot, title, text, TO_DO[key].format(slot=slot), link, since))
+        found.append(
+            Alert(level, slot, title, text, TO_DO[key].format(commands=commands), link, since)
+        )
 
     def newest(*kinds: str, text: str = "") -> EventRecord | None:
         return next(iter(records.events(EventFilter(slot, kinds, text=text), limit=1)), None)
@@ -174,8 +186,10 @@ def study_alerts(found: Mapping[str, Any]) -> list[Alert]:
     """Return the alerts of a study, from its progress."""
     name = str(found["study"])
     link = _link("/training", study=name)
+    # A study's name may be anything that the shell splits.
+    todo = {"program": program(), "study": shlex.quote(name)}
     alerts = [
-        Alert(BAD, name, "the study is unhealthy", str(text), TO_DO[key], link)
+        Alert(BAD, name, "the study is unhealthy", str(text), TO_DO[key].format(**todo), link)
         for text in found["unhealthy"]
         for key in ["worker" if "no worker" in text else "stale worker"]
     ]
@@ -186,7 +200,7 @@ def study_alerts(found: Mapping[str, Any]) -> list[Alert]:
             name,
             "a worker died",
             f"worker {one['host']}:{one['pid']} is gone; other workers take over its trials",
-            TO_DO["worker"],
+            TO_DO["worker"].format(**todo),
             link,
         )
         for one in found["workers"]

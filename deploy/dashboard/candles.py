@@ -1,23 +1,32 @@
-"""Candles of a ticker with the account's orders and round trips marked."""
+"""The chart of a ticker: candles with orders and round trips, position, account and indicators.
+
+Every range is answered with at most `MOST_CANDLES` candles, so a page that zooms asks for the new
+range and gets finer ones.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweepd.deploy.dashboard import formatting
 from sweepd.deploy.trading.live.queries import Candles, Mark
 from sweepd.deploy.trading.round_trips import RoundTrip
-from sweepd.envs.crypto.data.timeframe import DAY
 
 Figure = dict[str, Any]
 MOST_CANDLES = 400
 # Candles join so many bars that they begin at round times.
-JOINED = (1, 2, 3, 4, 6, 12, 24, 48, 72, 144, 288)
+JOINED = (1, 2, 3, 4, 6, 12, 24, 48, 72, 144, 288, 576, 1440, 2880, 4320, 10080, 20160, 43200)
+# Heights of the chart's rows, relative to one another; each indicator is a row of its own.
+HEIGHTS = {"price": 5.0, "volume": 1.0, "indicator": 1.2, "position": 1.2, "account": 1.6}
+GAP = 0.5  # between two rows
+LOG_FROM = 3.0  # ratio of highest to lowest value from which the account is drawn on a log scale
 
 
 @dataclass(frozen=True)
@@ -29,28 +38,42 @@ class Span:
     seconds: int
 
 
-def span_of(last: int, days: int, step: int) -> Span:
-    """Return the days that end with the bar that opened at `last`.
+def span_of(first: int, stop: int, step: int) -> Span:
+    """Return the span of a range of time, begun early enough that its first candle is whole.
 
     Args:
-        last: open of the newest bar to show.
-        days: their number.
+        first: first moment to show, seconds since the epoch.
+        stop: the moment after the last one.
         step: seconds between two bars.
     """
-    bars = max(1, days * DAY // step)
+    bars = max(1, (stop - first) // step)
     joined = next((one for one in JOINED if bars <= MOST_CANDLES * one), JOINED[-1])
-    return Span(last + step - days * DAY, last + step, joined * step)
+    seconds = joined * step
+    # One candle more at the left edge is still at most `MOST_CANDLES` on the screen.
+    return Span(first // seconds * seconds if joined > 1 else first, stop, seconds)
 
 
-def joined(found: Candles, seconds: int) -> Candles:
-    """Return candles that begin at multiples of `seconds`, without holes if there is any bar."""
+@dataclass(frozen=True, eq=False)
+class JoinedBars:
+    """Candles that begin at multiples of their length, without holes if there is any bar.
+
+    last: open of each candle's last bar, whose close is the candle's.
+    """
+
+    candles: Candles
+    last: NDArray[np.int64]
+
+
+def joined(found: Candles, seconds: int) -> JoinedBars:
+    """Return bars joined to candles of `seconds`."""
     keep = ~found.hole
-    time = found.time[keep] // seconds * seconds
+    opens = found.time[keep]
+    time = opens // seconds * seconds
     if not time.size:
-        return found
+        return JoinedBars(found, found.time)
     starts, first = np.unique(time, return_index=True)
     last = np.append(first[1:], len(time)) - 1
-    return Candles(
+    candles = Candles(
         starts,
         found.open[keep][first],
         np.maximum.reduceat(found.high[keep], first),
@@ -59,24 +82,50 @@ def joined(found: Candles, seconds: int) -> Candles:
         np.add.reduceat(found.volume[keep], first),
         np.zeros(len(starts), dtype=np.bool_),
     )
+    return JoinedBars(candles, opens[last])
+
+
+@dataclass(frozen=True)
+class AccountLine:
+    """The account at the close of each candle; None where it has no line.
+
+    value: quote units. weight: the position's value as a fraction of it, negative if short. units:
+    held, in present units.
+    """
+
+    value: list[float | None]
+    weight: list[float | None]
+    units: list[float | None]
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its values differ so much that a log scale shows them better."""
+        known = [value for value in self.value if value is not None]
+        return bool(known) and 0.0 < LOG_FROM * min(known) < max(known)
 
 
 def candle_figure(
-    candles: Candles, marks: Sequence[Mark], trips: Sequence[RoundTrip], span: Span
+    candles: Candles,
+    marks: Sequence[Mark],
+    trips: Sequence[RoundTrip],
+    span: Span,
+    account: AccountLine,
+    indicators: Mapping[str, Sequence[float | None]],
 ) -> Figure:
-    """Return a figure of candles, volume, orders and round trips.
+    """Return a figure of candles, volume, orders, round trips, and rows below them.
 
     Args:
         candles: as `joined` returns them.
         marks: fills of the ticker, joined by candle.
         trips: of the ticker.
         span: what the candles show.
+        account: at the candles' closes.
+        indicators: values at the candles' closes, by name.
     """
-    times = [1000 * int(moment) for moment in candles.time]
     width = 1000 * span.seconds
     # A candle is drawn around its middle, where the orders of its bars are, too.
-    middles = [moment + width // 2 for moment in times]
-    data: list[Figure] = [
+    middles = [1000 * int(moment) + width // 2 for moment in candles.time]
+    price: list[Figure] = [
         {
             "type": "candlestick",
             "name": "price",
@@ -86,34 +135,88 @@ def candle_figure(
             "decreasing": {"line": {"color": "tone:bad", "width": 1}},
             "hoverinfo": "x+y",
         },
-        {
-            "type": "bar",
-            "name": "volume",
-            "x": middles,
-            "y": candles.volume.tolist(),
-            "yaxis": "y2",
-            "marker": {"color": "tone:mark"},
-            "showlegend": False,
-            "hovertemplate": "volume %{y:,.6~g}<extra></extra>",
-        },
+        *(_trips(trips, span, gains) for gains in (True, False)),
+        *(_marks(marks, side) for side in ("buy", "sell")),
     ]
-    data += [_lines(trips, span, gains) for gains in (True, False)]
-    data += [_marks(marks, side) for side in ("buy", "sell")]
+    volume = {
+        "type": "bar",
+        "name": "volume",
+        "x": middles,
+        "y": candles.volume.tolist(),
+        "marker": {"color": "tone:mark"},
+        "showlegend": False,
+        "hovertemplate": "volume %{y:,.6~g}<extra></extra>",
+    }
+    held = [formatting.units(units) for units in account.units]
+    position = _line("position", middles, account.weight, "rival2", "%{y:.1%}, %{text} units") | {
+        "text": held,
+        "fill": "tozeroy",
+        "line": {"shape": "hv", "width": 1.5},
+    }
+    rows: list[tuple[str, list[Figure], Figure]] = [
+        ("price", price, {"title": {"text": "price"}}),
+        ("volume", [volume], _small("volume")),
+        *(
+            ("indicator", [_line(name, middles, values, "rival3", "%{y:.3f}")], _small(name))
+            for name, values in indicators.items()
+        ),
+        ("position", [position], _small("position") | {"tickformat": ".0%"}),
+        (
+            "account",
+            [_line("account", middles, account.value, "account", "%{y:,.2f}")],
+            _small("account") | {"type": "log" if account.is_wide else "linear"},
+        ),
+    ]
+    figure = _stacked(rows)
+    figure["layout"] |= {
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "y": -0.06},
+        # Another range begins with its own zoom.
+        "uirevision": f"{span.first} {span.stop}",
+    }
+    figure["layout"]["xaxis"] |= {
+        "rangeslider": {"visible": False},
+        "range": [1000 * span.first, 1000 * span.stop],
+    }
+    return figure
+
+
+def _stacked(rows: Sequence[tuple[str, list[Figure], Figure]]) -> Figure:
+    """Return a figure of rows with one axis of time, given kind, traces and axis of each."""
+    total = sum(HEIGHTS[kind] for kind, _, _ in rows) + GAP * (len(rows) - 1)
+    data: list[Figure] = []
+    layout: Figure = {}
+    top = total
+    for number, (kind, traces, axis) in enumerate(rows, start=1):
+        bottom = max(0.0, top - HEIGHTS[kind])
+        name = "" if number == 1 else str(number)
+        layout[f"yaxis{name}"] = axis | {
+            "domain": [round(bottom / total, 4), round(top / total, 4)],
+            # Dragging chooses a range of time; prices follow it.
+            "fixedrange": True,
+        }
+        data += [trace | ({"yaxis": f"y{name}"} if name else {}) for trace in traces if trace["x"]]
+        top = bottom - GAP
+    layout["xaxis"] = {"type": "date", "anchor": f"y{len(rows)}"}
+    return {"data": data, "layout": layout}
+
+
+def _small(title: str) -> Figure:
+    return {"title": {"text": title, "font": {"size": 10}}, "nticks": 3}
+
+
+def _line(name: str, x: list[int], y: Sequence[float | None], tone: str, template: str) -> Figure:
+    shown = [None if one is None or not math.isfinite(one) else one for one in y]
     return {
-        "data": [trace for trace in data if trace["x"]],
-        "layout": {
-            "xaxis": {
-                "type": "date",
-                "anchor": "y2",
-                "rangeslider": {"visible": False},
-                "range": [1000 * span.first, 1000 * span.stop],
-            },
-            "yaxis": {"domain": [0.24, 1.0], "title": {"text": "price"}},
-            "yaxis2": {"domain": [0.0, 0.18], "title": {"text": "volume"}, "nticks": 3},
-            "hovermode": "closest",
-            # Another range, ticker or account begins with its own zoom.
-            "uirevision": f"{span.first}",
-        },
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "tone": tone,
+        "x": x if any(one is not None for one in shown) else [],
+        "y": shown,
+        "line": {"width": 1.5},
+        "showlegend": False,
+        "hovertemplate": f"{name} {template}<extra></extra>",
     }
 
 
@@ -141,7 +244,7 @@ def _marks(marks: Sequence[Mark], side: str) -> Figure:
     }
 
 
-def _lines(trips: Sequence[RoundTrip], span: Span, gains: bool) -> Figure:
+def _trips(trips: Sequence[RoundTrip], span: Span, gains: bool) -> Figure:
     """Return the closed round trips with or without a profit, as lines from entry to exit."""
     shown = [
         trip

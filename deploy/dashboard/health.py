@@ -11,13 +11,14 @@ from typing import Literal
 import psutil
 
 from sweepd.deploy.dashboard.formatting import seconds_of, span
+from sweepd.deploy.dashboard.hints import RECORDED, SlotCommands
 from sweepd.deploy.promotion.sections import SYNTHETIC
 from sweepd.deploy.trading.live.records import STOPPED, UNDECIDED_BARS, Trader
 from sweepd.deploy.trading.live.venue_accounts import SILENT_SECONDS
 from sweepd.envs.crypto.data.timeframe import closed_since
+from sweepd.envs.support.invocation import program
 
 QUIET_SECONDS = 15.0  # without a heartbeat before the process is looked up
-RECORDED = "recorded"  # the feed of a replay
 LATE_BARS = 2  # closed since the last processed one: a single one may be in progress
 Level = Literal["good", "warning", "bad", "none"]
 
@@ -44,7 +45,9 @@ class Health:
     synthetic: bool = False
 
 
-def health(trader: Trader | None, now: float, *, slot: str, synthetic: bool = False) -> Health:
+def health(
+    trader: Trader | None, now: float, *, slot: str, synthetic: bool = False, where: str = ""
+) -> Health:
     """Return a trader's state.
 
     Args:
@@ -52,8 +55,10 @@ def health(trader: Trader | None, now: float, *, slot: str, synthetic: bool = Fa
         now: seconds since the epoch.
         slot: its slot.
         synthetic: the champion was trained on a synthetic market.
+        where: flags of the registry, for commands (see `registry_flags`).
     """
-    found = _health(trader, now, slot)
+    commands = SlotCommands.of(slot, trader, where=where, synthetic=synthetic)
+    found = _health(trader, now, commands)
     return (
         dataclasses.replace(found, sentences=[SYNTHETIC, *found.sentences], synthetic=True)
         if synthetic
@@ -61,11 +66,9 @@ def health(trader: Trader | None, now: float, *, slot: str, synthetic: bool = Fa
     )
 
 
-def _health(trader: Trader | None, now: float, slot: str) -> Health:
+def _health(trader: Trader | None, now: float, commands: SlotCommands) -> Health:
     if trader is None:
-        return Health(
-            "never traded", "none", [f"Slot {slot} was never traded. To start: sweepd trade {slot}"]
-        )
+        return Health("never traded", "none", [never_traded(commands)])
     # The clock of another machine may be ahead.
     age = max(0.0, now - seconds_of(trader.beat))
     behind = (
@@ -103,20 +106,14 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
     if trader.halt is not None:
         sold = " It sells everything first." if trader.halt_sells else ""
         found.append(
-            (
-                "halted",
-                "warning",
-                f"Halted: {trader.halt}.{sold} To continue: sweepd trader resume {slot}",
-            )
+            ("halted", "warning", f"Halted: {trader.halt}.{sold} To continue: {commands.resume}")
         )
     if behind is not None and behind >= LATE_BARS and not found:
         text = f"{behind} bars of {trader.timeframe} have closed since the last processed one."
         found.append(("late", "warning", text))
     undecided = trader.state.get("undecided", 0)
     if undecided >= UNDECIDED_BARS and not found:
-        text = (
-            f"The last {undecided} bars came too late to be decided: see sweepd trade --max-delay."
-        )
+        text = f"The last {undecided} bars came too late to be decided: see {program()} trade --help, --max-delay."
         found.append(("late", "warning", text))
     skew = trader.state.get("skew")
     if skew is not None and not trader.status.startswith(STOPPED):
@@ -135,6 +132,11 @@ def _health(trader: Trader | None, now: float, slot: str) -> Health:
     # The first finding names the state; the worst one sets its colour.
     level = max((level for _, level, _ in found), key=_rank)
     return Health(found[0][0], level, [text for *_, text in found], found, age, behind)
+
+
+def never_traded(commands: SlotCommands) -> str:
+    """Return the sentence about a slot without a trader."""
+    return f"Slot {commands.slot} was never traded. To start: {commands.trade}"
 
 
 def is_replay(trader: Trader) -> bool:

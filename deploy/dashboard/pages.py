@@ -41,6 +41,13 @@ FORMS = SECURITY | {
 }
 ASSETS = "/assets/"
 ACTIONS = "/actions"
+# For a document that a program wrote: no script in it may run in this origin.
+DOCUMENT = SECURITY | {
+    "Content-Security-Policy": "sandbox; default-src 'none'; img-src data:; "
+    "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 NAVIGATION = (
     ("/", "Paper trading"),
     ("/alerts", "Alerts"),

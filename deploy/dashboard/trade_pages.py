@@ -6,46 +6,36 @@ import dataclasses
 import datetime as dt
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from werkzeug.exceptions import BadRequest, NotFound
+from werkzeug.exceptions import NotFound
 from werkzeug.wrappers import Request, Response
 
 from sweepd.deploy.dashboard.alerts import LEVELS, kinds_of, level_of
-from sweepd.deploy.dashboard.candles import Span, candle_figure, joined, span_of
+from sweepd.deploy.dashboard.asked import Asked, date_of
+from sweepd.deploy.dashboard.chart_page import chart
 from sweepd.deploy.dashboard.figures import days_figure, parity_figure
-from sweepd.deploy.dashboard.health import Health
-from sweepd.deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen, export
+from sweepd.deploy.dashboard.health import never_traded
+from sweepd.deploy.dashboard.hints import SlotCommands
+from sweepd.deploy.dashboard.pages import Handler, Pages, Paging, chosen, export
 from sweepd.deploy.dashboard.series import Day, days_of
-from sweepd.deploy.dashboard.slot_pages import known_slots, slot_links
-from sweepd.deploy.dashboard.source import Opened, PaperSource
-from sweepd.deploy.trading.live.profits import fills_at_once
-from sweepd.deploy.trading.live.queries import (
-    ORDER_STATUSES,
-    Candles,
-    EventFilter,
-    EventRecord,
-    OrderFilter,
-    Records,
-)
+from sweepd.deploy.dashboard.slot_pages import OF_TRADERS, alerts_of, known_slots, slot_links
+from sweepd.deploy.dashboard.source import PaperSource
+from sweepd.deploy.registry.flags import registry_flags
+from sweepd.deploy.trading.live.queries import ORDER_STATUSES, EventFilter, EventRecord, OrderFilter
 from sweepd.deploy.trading.live.records import (
     BENCHMARK,
     DIFFERS,
     EQUAL_WEIGHT,
     SLOT_ACCOUNT,
-    Adjustment,
     OrderRecord,
     ParityDay,
-    Trader,
 )
 from sweepd.deploy.trading.live.store import stored_parity
 from sweepd.deploy.trading.round_trips import RoundTrip
-from sweepd.envs.crypto.data.timeframe import DAY, bar_seconds
+from sweepd.envs.crypto.data.timeframe import DAY
 from sweepd.envs.support.errors import InputError, RunError
 
-RANGES = {"1": "1 day", "7": "7 days", "30": "30 days", "90": "90 days", "365": "1 year"}
-FEWEST_CANDLES = 100  # in the range that is shown first
 DAYS_PER_PAGE = 31
 SORTS = {
     "": "newest first",
@@ -56,40 +46,6 @@ SORTS = {
 STATES = {"open": "open", "gain": "closed with a gain", "loss": "closed with a loss"}
 SAME = 1e-9  # returns that differ by less are equal up to rounding
 LAST_MOMENT = "T23:59:59.999Z"
-NEVER = "Slot {} was never traded. To start: sweepd trade {}"
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A request about an account of a traded slot."""
-
-    request: Request
-    opened: Opened
-    slots: Mapping[str, Health]
-    trader: Trader
-    accounts: list[str]
-    account: str
-    tickers: list[str]
-    asset: str
-
-    @property
-    def slot(self) -> str:
-        return self.trader.slot
-
-    def address(self, *names: str) -> Address:
-        """Return the request's address with these parameters, slot and account."""
-        return Address.of(self.request, "slot", "account", *names)
-
-    def day(self, name: str) -> int | None:
-        """Return the start of a day of the query, seconds since the epoch."""
-        text = self.request.args.get(name)
-        if not text:
-            return None
-        try:
-            found = dt.datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=dt.UTC)
-        except ValueError:
-            raise BadRequest(f"{name}={text}: give a day like 2026-01-31.") from None
-        return int(found.timestamp())
 
 
 class TradePages:
@@ -123,53 +79,10 @@ class TradePages:
     # ---- pages ----
 
     def _chart(self, request: Request) -> Response:
-        def content(asked: _Asked) -> dict[str, Any]:
-            records, slot = asked.opened.records, asked.slot
-            bars, ticker = records.bar_span(slot), asked.asset or next(iter(asked.tickers), "")
-            if bars is None or not ticker:
-                return {"ticker": ticker, "bars": None}
-            step = bar_seconds(asked.trader.timeframe)
-            fitting = (key for key in RANGES if int(key) * DAY >= FEWEST_CANDLES * step)
-            days = chosen(request, "days", RANGES, next(fitting, "365"))
-            day = asked.day("to")
-            last = bars[1] if day is None else min(bars[1], day + DAY - step)
-            span = span_of(last, int(days), step)
-            adjustments = tuple(asked.opened.store.adjustments(slot))
-            candles = _candles(records, slot, ticker, span, adjustments)
-            marks = records.marks(
-                slot,
-                asked.account,
-                ticker,
-                since=span.first,
-                until=span.stop,
-                seconds=span.seconds,
-                adjustments=adjustments,
-                immediate=fills_at_once(asked.trader, asked.account),
-            )
-            found = asked.opened.profits.read(asked.trader, asked.account)
-            trips = [trip for trip in found.trips if trip.ticker == ticker] if found else []
-            return {
-                "ticker": ticker,
-                "bars": bars,
-                "days": days,
-                "ranges": RANGES,
-                "until": request.args.get("to"),
-                "span": span,
-                "candles": candles,
-                "buys": sum(mark.fills for mark in marks if mark.side == "buy"),
-                "sells": sum(mark.fills for mark in marks if mark.side == "sell"),
-                "earlier": _date(span.first) if span.first > bars[0] else None,
-                "later": _date(min(bars[1], last + int(days) * DAY)) if last < bars[1] else None,
-                "figures": {"candles": candle_figure(candles, marks, trips, span)}
-                if candles.time.size
-                else {},
-                "address": asked.address("asset", "days"),
-            }
-
-        return self._page(request, "chart.html", content)
+        return self._page(request, "chart.html", chart)
 
     def _trades(self, request: Request) -> Response:
-        def content(asked: _Asked) -> dict[str, Any]:
+        def content(asked: Asked) -> dict[str, Any]:
             found = asked.opened.profits.read(asked.trader, asked.account)
             trips = _chosen_trips(asked)
             paging = Paging.of(request, len(trips))
@@ -186,7 +99,7 @@ class TradePages:
         return self._page(request, "trades.html", content)
 
     def _days(self, request: Request) -> Response:
-        def content(asked: _Asked) -> dict[str, Any]:
+        def content(asked: Asked) -> dict[str, Any]:
             days = _days(asked)
             paging = Paging.of(request, len(days), size=DAYS_PER_PAGE)
             return {
@@ -203,7 +116,7 @@ class TradePages:
         return self._page(request, "days.html", content)
 
     def _orders(self, request: Request) -> Response:
-        def content(asked: _Asked) -> dict[str, Any]:
+        def content(asked: Asked) -> dict[str, Any]:
             records, wanted = asked.opened.records, _order_filter(asked)
             paging = Paging.of(request, records.count_orders(wanted))
             return {
@@ -217,7 +130,7 @@ class TradePages:
         return self._page(request, "orders.html", content)
 
     def _events(self, request: Request) -> Response:
-        def content(asked: _Asked) -> dict[str, Any]:
+        def content(asked: Asked) -> dict[str, Any]:
             records, wanted = asked.opened.records, _event_filter(asked)
             paging = Paging.of(request, records.count_events(wanted))
             found = records.events(wanted, offset=paging.start, limit=paging.size)
@@ -235,12 +148,15 @@ class TradePages:
         return self._page(request, "events.html", content)
 
     def _parity(self, request: Request) -> Response:
-        def content(asked: _Asked) -> dict[str, Any]:
+        def content(asked: Asked) -> dict[str, Any]:
             days, at = stored_parity(asked.opened.registry.database, asked.slot)
             paging = Paging.of(request, len(days), size=DAYS_PER_PAGE)
             return {
                 "days": days[::-1][paging.start : paging.stop],
                 "at": at,
+                "commands": SlotCommands.of(
+                    asked.slot, where=registry_flags(asked.opened.registry)
+                ),
                 "through": days[-1].day if days else None,
                 "decisions": sum(day.decisions for day in days),
                 "action": max((day.action for day in days), default=0.0),
@@ -269,7 +185,7 @@ class TradePages:
             | {"decided": _moment(one.decided), "at": _moment(one.at)}
             for one in asked.opened.records.stream_orders(_order_filter(asked))
         )
-        return export(rows, columns, kind, f"orders-{asked.slot}-{asked.account}")
+        return export(rows, columns, kind, f"orders-{asked.name}")
 
     def _export_events(self, kind: str, request: Request) -> Response:
         asked = self._asked(request)
@@ -290,40 +206,47 @@ class TradePages:
                 values = {name: getattr(trip, name) for name in (*columns, *more)}
                 yield values | {"opened": _moment(trip.opened), "closed": _moment(trip.closed)}
 
-        return export(rows(), (*columns, *more), kind, f"trades-{asked.slot}-{asked.account}")
+        return export(rows(), (*columns, *more), kind, f"trades-{asked.name}")
 
     def _export_days(self, kind: str, request: Request) -> Response:
         asked = self._asked(request)
-        rows = (dataclasses.asdict(day) | {"day": _date(day.day)} for day in _days(asked))
+        rows = (dataclasses.asdict(day) | {"day": date_of(day.day)} for day in _days(asked))
         columns = [field.name for field in dataclasses.fields(Day)]
-        return export(rows, columns, kind, f"days-{asked.slot}-{asked.account}")
+        return export(rows, columns, kind, f"days-{asked.name}")
 
     def _export_parity(self, kind: str, request: Request) -> Response:
         asked = self._asked(request)
         days, _at = stored_parity(asked.opened.registry.database, asked.slot)
         rows = (
-            dataclasses.asdict(one) | {"day": _date(one.day), "gap": one.gap} for one in days[::-1]
+            dataclasses.asdict(one) | {"day": date_of(one.day), "gap": one.gap}
+            for one in days[::-1]
         )
         columns = [field.name for field in dataclasses.fields(ParityDay)]
         return export(rows, (*columns, "gap"), kind, f"parity-{asked.slot}")
 
     # ---- what all of them need ----
 
-    def _asked(self, request: Request) -> _Asked:
+    def _asked(self, request: Request) -> Asked:
         """Return what a request asks for.
 
         Raises:
             NotFound: there is no such slot, account or asset.
             InputError: there is no slot, or it was never traded.
         """
-        opened = self._paper.open()
         slots = self._paper.slots()
         slot = request.args.get("slot") or next(iter(slots))
         if slot not in slots:
             raise NotFound(f"There is no slot {slot!r}.")
+        replay = request.args.get("replay")
+        if request.path.partition(".")[0] in OF_TRADERS:
+            opened = self._paper.open()
+        else:
+            opened = self._paper.account(slot, replay)
         trader = opened.store.trader(slot)
         if trader is None:
-            raise InputError(NEVER.format(slot, slot))
+            synthetic = slots[slot].synthetic
+            where = registry_flags(opened.registry)
+            raise InputError(never_traded(SlotCommands.of(slot, where=where, synthetic=synthetic)))
         accounts = [one.name for one in opened.store.accounts(slot) if one.kind != BENCHMARK]
         account = request.args.get("account") or SLOT_ACCOUNT
         if account not in accounts and account != SLOT_ACCOUNT:
@@ -331,7 +254,7 @@ class TradePages:
         tickers, asset = opened.records.order_tickers(slot), request.args.get("asset") or ""
         if asset and asset not in tickers:
             raise NotFound(f"Slot {slot!r} does not trade {asset!r}.")
-        return _Asked(request, opened, slots, trader, accounts, account, tickers, asset)
+        return Asked(request, opened, slots, trader, accounts, account, tickers, asset)
 
     def _page(self, request: Request, template: str, content: Any) -> Response:
         try:
@@ -339,7 +262,14 @@ class TradePages:
             return self._pages.render(
                 template,
                 "/",
-                **slot_links(asked.slots, asked.slot, request),
+                **slot_links(
+                    asked.slots,
+                    asked.slot,
+                    request,
+                    asked.opened,
+                    self._paper.replays(asked.slot),
+                    alerts_of(self._paper.open(), asked.slot, asked.slots[asked.slot]),
+                ),
                 account=asked.account,
                 # Its own account is the choice of an address without one.
                 accounts=[name for name in asked.accounts if name != SLOT_ACCOUNT],
@@ -354,18 +284,7 @@ class TradePages:
             return self._pages.render("slot.html", "/", problem, **links)
 
 
-@functools.lru_cache(maxsize=16)
-def _candles(
-    records: Records, slot: str, ticker: str, span: Span, adjustments: tuple[Adjustment, ...]
-) -> Candles:
-    """Return the candles of a span whose bars are all stored; they never change otherwise."""
-    found = records.candles(
-        slot, ticker, since=span.first, until=span.stop, adjustments=adjustments
-    )
-    return joined(found, span.seconds)
-
-
-def _chosen_trips(asked: _Asked) -> list[RoundTrip]:
+def _chosen_trips(asked: Asked) -> list[RoundTrip]:
     """Return the round trips that the query asks for, in its order."""
     found = asked.opened.profits.read(asked.trader, asked.account)
     state, sort = chosen(asked.request, "state", STATES), chosen(asked.request, "sort", SORTS)
@@ -386,7 +305,7 @@ def _state(trip: RoundTrip) -> str:
     return "open" if trip.closed is None else "gain" if trip.realised > 0.0 else "loss"
 
 
-def _days(asked: _Asked) -> list[Day]:
+def _days(asked: Asked) -> list[Day]:
     accounts = {one.name: one for one in asked.opened.store.accounts(asked.slot)}
     if asked.account not in accounts:
         return []
@@ -399,7 +318,7 @@ def _days(asked: _Asked) -> list[Day]:
     return days_of(series, equal, found.by_day() if found else {})
 
 
-def _order_filter(asked: _Asked) -> OrderFilter:
+def _order_filter(asked: Asked) -> OrderFilter:
     request, last = asked.request, asked.day("to")
     return OrderFilter(
         asked.slot,
@@ -412,7 +331,7 @@ def _order_filter(asked: _Asked) -> OrderFilter:
     )
 
 
-def _event_filter(asked: _Asked) -> EventFilter:
+def _event_filter(asked: Asked) -> EventFilter:
     request = asked.request
     known = asked.opened.records.event_kinds(asked.slot)
     kind, level = chosen(request, "kind", known), chosen(request, "level", LEVELS)
@@ -426,13 +345,9 @@ def _event_filter(asked: _Asked) -> EventFilter:
         kinds,
         chosen(request, "source", ("trader", "registry")),
         request.args.get("text", "").strip(),
-        "" if first is None else _date(first),
-        "" if last is None else _date(last) + LAST_MOMENT,
+        "" if first is None else date_of(first),
+        "" if last is None else date_of(last) + LAST_MOMENT,
     )
-
-
-def _date(seconds: int) -> str:
-    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d}"
 
 
 def _moment(seconds: int | None) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from sweepd.deploy.dashboard.alerts import VERDICTS, Alert, slot_alerts, sorted_alerts
 from sweepd.deploy.dashboard.formatting import figure, moment, money, price, share, units
 from sweepd.deploy.dashboard.health import Health, health
+from sweepd.deploy.dashboard.replays import Replay
 from sweepd.deploy.dashboard.series import (
     ChallengerView,
     EquityCurve,
@@ -18,6 +19,7 @@ from sweepd.deploy.dashboard.series import (
     challenger_views,
     curves,
 )
+from sweepd.deploy.registry.flags import registry_flags
 from sweepd.deploy.registry.records import Event, Slot
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.queries import Records
@@ -214,7 +216,8 @@ class VersionView:
 class SlotView:
     """A slot at `now` (seconds since the epoch).
 
-    trader: its row without token and state.
+    replay: name of the replay whose account it shows; None: that of a trader.
+    trader: its row without token and state; None for a replay.
     risk: reasons for which risk rules restrict trading now.
     marks: bars (opens) from which the account traded another bundle, with its hash.
     summary: the most important numbers, in a sentence.
@@ -223,6 +226,7 @@ class SlotView:
     slot: str
     now: float
     health: Health
+    replay: str | None
     alerts: list[Alert]
     champion: str | None
     champion_since: str | None
@@ -264,7 +268,13 @@ def slot_names(registry: Registry, store: TraderStore) -> list[str]:
 
 
 def slot_view(
-    registry: Registry, cache: SeriesCache, slot: str, now: float, *, days: float | None = None
+    registry: Registry,
+    cache: SeriesCache,
+    slot: str,
+    now: float,
+    *,
+    days: float | None = None,
+    replay: Replay | None = None,
 ) -> SlotView:
     """Return the present view of a slot.
 
@@ -274,6 +284,7 @@ def slot_view(
         slot: the slot.
         now: seconds since the epoch.
         days: range of the curves; None: from the beginning.
+        replay: the replay whose lines these are; None: they are a trader's.
     """
     store, place = cache.store, registry.slot(slot)
     trader = store.trader(slot)
@@ -289,24 +300,31 @@ def slot_view(
     # Counted from the last bar, not from now: recorded bars are in the past.
     since = None if days is None or last is None else last - round(days * DAY)
     move = registry.last_move(place.name, place.champion)
-    state = health(trader, now, slot=slot, synthetic=registry.synthetic(place.champion))
+    where, synthetic = registry_flags(registry), registry.synthetic(place.champion)
+    # Beside a replay, the alerts are still those of the slot's trader.
+    live = trader if replay is None else TraderStore(registry.database).trader(slot)
+    state = health(live, now, slot=slot, synthetic=synthetic, where=where)
+    alerts = slot_alerts(Records(registry.database), live, slot, state, now, where=where)
+    # No challenger trades beside a replay.
+    waiting = place.challengers if replay is None else ()
     accounts = [account_view(series, timeframe) for series in every]
     return SlotView(
         slot=slot,
         now=now,
-        health=state,
-        alerts=sorted_alerts(slot_alerts(Records(registry.database), trader, slot, state, now)),
+        health=state if replay is None else replay.health,
+        replay=None if replay is None else replay.name,
+        alerts=sorted_alerts(alerts),
         champion=place.champion,
         champion_since=move.at if move else None,
         champion_origin=_origin(registry, place.champion),
         champion_why=move.reason if move else "",
-        trader=None if trader is None else _facts(trader),
+        trader=None if trader is None or replay is not None else _facts(trader),
         accounts=accounts,
         holdings=None if trader is None else _holdings(store, trader),
         orders=[_order(one) for one in store.orders(slot, account=SLOT_ACCOUNT, newest=NEWEST)][
             ::-1
         ],
-        challengers=challenger_views(every, place.challengers, timeframe),
+        challengers=challenger_views(every, waiting, timeframe),
         monitor=monitor_view(trader.state.get("monitor")) if trader else None,
         risk=_texts(trader.state.get("risk")) if trader else [],
         versions=_versions(registry, place),

@@ -421,13 +421,12 @@ def _copy(source: Path, part: FilePart, target: Path) -> None:
     check_file(str(source), FilePart(sha256=digest.hexdigest(), size=size), part)
 
 
-def is_synthetic(path: Path) -> bool:
-    """Whether the bundle's manifest says that its market is synthetic; False if unreadable."""
+def unchecked_manifest(path: Path) -> dict[str, Any]:
+    """Return a bundle's manifest without checking the bundle; empty if it cannot be read."""
     try:
-        data = _parse(_read(path, MANIFEST_FILE), path / MANIFEST_FILE).get("data")
+        return _parse(_read(path, MANIFEST_FILE), path / MANIFEST_FILE)
     except InputError:
-        return False
-    return isinstance(data, dict) and data.get("synthetic") is True
+        return {}
 
 
 def _require(path: Path, present: set[str], names: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import QueuePool
 
 from sweepd.deploy.registry.tables import TABLES, VERSION_TABLE, metadata
 from sweepd.envs.support.database_file import (
@@ -247,6 +249,23 @@ class RegistryDatabase:
                 f"{revision}; this one knows {BASELINE} to {HEAD}); use that version"
             )
         command.upgrade(config, "head")
+
+
+class MemoryDatabase(RegistryDatabase):
+    """A registry's tables in memory, empty at first, which all threads share."""
+
+    def __init__(self) -> None:
+        self.url, self._path, self._create, self._current = make_url("sqlite://"), None, True, True
+        # Each thread has a connection of its own to the same memory.
+        place = f"file:{secrets.token_hex(8)}?mode=memory&cache=shared"
+        self.engine = self._readers = create_engine(
+            "sqlite://",
+            creator=lambda: sqlite3.connect(place, uri=True, check_same_thread=False),
+            poolclass=QueuePool,
+        )
+        self._kept = self.engine.connect()  # SQLite frees the memory with its last connection
+        metadata.create_all(self._kept)
+        self._kept.commit()
 
 
 def utc_now() -> str:

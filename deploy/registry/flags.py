@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from sqlalchemy.engine import make_url
 
 from sweepd.deploy.registry.registry import Registry
-from sweepd.envs.support.database_url import warn_of_password
+from sweepd.envs.support.database_url import remove_password, warn_of_password
 
 DEPLOYMENTS = Path("deployments")
 
@@ -45,3 +47,13 @@ class RegistryFlags:
     def open(self, *, create: bool = False) -> Registry:
         """Open the registry. create: see `sweepd.deploy.registry.reader.RegistryReader`."""
         return Registry(self.deployments, self.registry, create=create)
+
+
+def registry_flags(registry: Registry) -> str:
+    """Return the flags that name a registry, each after a space; none for the default."""
+    words = [] if registry.folder == DEPLOYMENTS else ["--deployments", str(registry.folder)]
+    # Only flags that differ from their defaults, so that the lines stay short.
+    url = registry.database.url
+    if url != make_url(f"sqlite:///{registry.folder / 'registry.db'}"):
+        words += ["--registry", remove_password(url.render_as_string(hide_password=False))]
+    return "".join(f" {shlex.quote(word)}" for word in words)

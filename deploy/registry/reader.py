@@ -13,8 +13,8 @@ from sweepd.deploy.registry.bundle_files import (
     BundleT,
     Kind,
     StoredBundle,
-    is_synthetic,
     read_bundle,
+    unchecked_manifest,
 )
 from sweepd.deploy.registry.database import RegistryDatabase
 from sweepd.deploy.registry.evaluations import EvaluationLog
@@ -50,7 +50,7 @@ class RegistryReader:
     def __init__(self, folder: Path, url: str | None = None, *, create: bool = True) -> None:
         self.folder = folder
         self.bundles = folder / "bundles"
-        self._synthetic: dict[str, bool] = {}  # by hash; bundles never change
+        self._manifests: dict[str, dict[str, Any]] = {}  # by hash; bundles never change
         self.database = RegistryDatabase(
             url or f"sqlite:///{folder / 'registry.db'}", create=create
         )
@@ -187,9 +187,18 @@ class RegistryReader:
         """Whether the bundle was trained on a synthetic market; False if its files are gone."""
         if hash_ is None:
             return False
-        if hash_ not in self._synthetic:
-            self._synthetic[hash_] = is_synthetic(self.path(hash_))
-        return self._synthetic[hash_]
+        data = self._manifest(hash_).get("data")
+        return isinstance(data, dict) and data.get("synthetic") is True
+
+    def recipe(self, hash_: str) -> str | None:
+        """Return the name of a market bundle's features; None if its files are gone."""
+        recipe = self._manifest(hash_).get("recipe")
+        return str(recipe["name"]) if isinstance(recipe, dict) and "name" in recipe else None
+
+    def _manifest(self, hash_: str) -> dict[str, Any]:
+        if hash_ not in self._manifests:
+            self._manifests[hash_] = unchecked_manifest(self.path(hash_))
+        return self._manifests[hash_]
 
     def origin(self, hash_: str) -> tuple[str, int] | None:
         """Study and (first) trial of a bundle; None if the bundle was never registered."""
@@ -246,6 +255,13 @@ class RegistryReader:
             return None
         kinds = ["promoted", "rolled-back"]
         return next(iter(self.events(slot, bundle=bundle, kinds=kinds, newest=1)), None)
+
+    def last_verdict(self, study: str) -> Event | None:
+        """Return the newest event that the evaluation of a study's candidates wrote, or None."""
+        named = EVENTS.c.report["study"].as_string() == study
+        query = EVENTS.select(named).order_by(EVENTS.c.id.desc()).limit(1)
+        with self.database.reading() as connection:
+            return next(iter(EVENTS.read(connection, query)), None)
 
     def _registered(self, hash_: str) -> RegisteredBundle | None:
         with self.database.reading() as connection:

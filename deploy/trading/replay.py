@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import Score, in_order
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.trading.brokers.sim import SimBroker, sim_broker
-from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.closed_bar import COLUMNS, ClosedBar
 from sweepd.deploy.trading.paper_trader import Entry, PaperTrader
+from sweepd.deploy.trading.replay_files import BARS, LEDGER, ORDERS, SUMMARY
+from sweepd.deploy.trading.risk import RiskRules
 from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import format_time
@@ -32,12 +35,16 @@ Array = NDArray[np.float64]
 class ReplayResult:
     """The result of a replay.
 
+    slot: prefix of the orders' client ids.
+    bars: those that the trader received: its history, and the traded ones.
     limits: risk rules that were on.
     entries: one per bar; the first is that of the first decision.
     score: of the bars after the first, comparable with the bundle's canonical score.
     """
 
     bundle: Bundle
+    slot: str
+    bars: Bars
     limits: RiskLimits
     entries: tuple[Entry, ...]
     score: Score
@@ -46,6 +53,11 @@ class ReplayResult:
     def span(self) -> tuple[str, str]:
         """First and last bar of the score, UTC text."""
         return format_time(int(self.score.time[0])), format_time(int(self.score.time[-1]))
+
+    @property
+    def unseen(self) -> bool:
+        """Whether training and selection used none of the score's bars."""
+        return int(self.score.time[0]) > self.bundle.last_seen
 
 
 def replay(
@@ -90,7 +102,8 @@ def replay(
         entries.append(entry)
         progress(len(entries) - 1)
     score = _score(entries, bundle.manifest.timeframe)
-    return ReplayResult(bundle, limits or RiskLimits(), tuple(entries), score)
+    seen = bars.slice(first - trader.bars_needed, last + 1)
+    return ReplayResult(bundle, slot, seen, limits or RiskLimits(), tuple(entries), score)
 
 
 def replay_entries(
@@ -168,10 +181,22 @@ def orders_table(result: ReplayResult) -> pd.DataFrame:
         "settled": _utc([fill.at for fill in fills]),
         "ticker": [fill.order.ticker for fill in fills],
         "side": [fill.order.side for fill in fills],
+        "asked_units": [fill.order.units for fill in fills],
+        "asked_notional": [fill.order.notional for fill in fills],
+        "whole": [fill.order.whole for fill in fills],
     }
-    for name in ("status", "units", "notional", "fee", "price"):
+    for name in ("status", "units", "notional", "fee", "price", "reason"):
         columns[name] = [getattr(fill, name) for fill in fills]
     return pd.DataFrame(columns)
+
+
+def bars_table(bars: Bars) -> pd.DataFrame:
+    """Return one row per bar and ticker: date (UTC, bar open), ticker, prices, volume, hole."""
+    columns: dict[str, Any] = {
+        "date": _utc(np.repeat(bars.time, len(bars.tickers)).tolist()),
+        "ticker": list(bars.tickers) * len(bars),
+    }
+    return pd.DataFrame(columns | {name: getattr(bars, name).ravel() for name in COLUMNS})
 
 
 def _utc(seconds: list[int]) -> pd.DatetimeIndex:
@@ -179,9 +204,9 @@ def _utc(seconds: list[int]) -> pd.DatetimeIndex:
 
 
 def write_replay(result: ReplayResult, folder: Path) -> list[Path]:
-    """Write `ledger.parquet`, `orders.parquet`, `summary.json` and `equity.png` into `folder`.
+    """Write ledger, orders, bars, summary and `equity.png` into `folder`.
 
-    Each file appears whole or not at all.
+    Each file appears whole or not at all; the summary is the last of those that others read.
 
     Returns:
         Their paths.
@@ -189,19 +214,27 @@ def write_replay(result: ReplayResult, folder: Path) -> list[Path]:
     # matplotlib takes a second to import, which live traders would wait for.
     from sweepd.deploy.trading.replay_picture import draw_replay
 
-    ledger, orders = ledger_table(result), orders_table(result)
     first, last = result.span
+    manifest = result.bundle.manifest
     summary = {
         "bundle": result.bundle.hash,
+        "slot": result.slot,
+        "timeframe": manifest.timeframe,
+        "synthetic": manifest.data.synthetic,
+        "unseen": result.unseen,
+        "risk": list(RiskRules(result.limits).words),
         "first": first,
         "last": last,
         "metrics": finite(result.score.metrics.to_dict()),
     }
-    paths = [
-        folder / name for name in ("ledger.parquet", "orders.parquet", "summary.json", "equity.png")
-    ]
-    write_atomic(paths[0], lambda path: ledger.to_parquet(path, index=False))
-    write_atomic(paths[1], lambda path: orders.to_parquet(path, index=False))
-    write_atomic(paths[2], json.dumps(summary, indent=1))
-    draw_replay(paths[3], result.score, result.bundle)
+    tables = {
+        LEDGER: ledger_table(result),
+        ORDERS: orders_table(result),
+        BARS: bars_table(result.bars),
+    }
+    paths = [folder / name for name in (*tables, SUMMARY, "equity.png")]
+    for path, table in zip(paths, tables.values(), strict=False):
+        write_atomic(path, functools.partial(table.to_parquet, index=False))
+    write_atomic(paths[-2], json.dumps(summary, indent=1))
+    draw_replay(paths[-1], result.score, result.bundle)
     return paths

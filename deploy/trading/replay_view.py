@@ -14,6 +14,7 @@ from sweepd.deploy.promotion.sections import SYNTHETIC, short
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.registry.slots import slot_name
 from sweepd.deploy.trading.replay import ReplayResult, replay, write_replay
+from sweepd.deploy.trading.replay_files import REPLAYS
 from sweepd.deploy.trading.risk import RiskRules
 from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.crypto.data.bars import Bars
@@ -128,7 +129,7 @@ def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> N
         f"{word} than equal weight.",
         highlight=False,
     )
-    if int(result.score.time[0]) <= bundle.last_seen:
+    if not result.unseen:
         console.print(
             f"Bars up to {bundle.manifest.last_seen_bar} were seen in training: the result on them "
             "is no evidence.",
@@ -155,10 +156,10 @@ def print_replay(console: Console, result: ReplayResult, paths: list[Path]) -> N
     )
 
 
-def replay_folder(deployments: Path, slot: str, result: ReplayResult) -> Path:
+def replay_folder(deployments: Path, result: ReplayResult) -> Path:
     """Return the default folder of a replay's files, named by slot, bundle and range."""
     first, last = (text.replace(":", "").replace("-", "")[:13] for text in result.span)
-    return deployments / "replays" / f"{slot_name(slot)}-{result.bundle.name}-{first}-{last}"
+    return deployments / REPLAYS / f"{slot_name(result.slot)}-{result.bundle.name}-{first}-{last}"
 
 
 def _agreement(result: ReplayResult) -> float | None:
@@ -200,9 +201,7 @@ def replay_champion(
         bars = bars_of(bundle, data_dir)
         window = replay_window(bundle, bars, None, None)
         result = run_replay(bundle, bars, window, console=console, slot=slot)
-        print_replay(
-            console, result, write_replay(result, replay_folder(registry.folder, slot, result))
-        )
+        print_replay(console, result, write_replay(result, replay_folder(registry.folder, result)))
     except (InputError, RunError, OSError) as error:
         console.print_line(
             f"The champion {short(champion)} could not be replayed: {error}", "yellow"

@@ -56,20 +56,78 @@
     const every = JSON.parse(figures);
     for (const place of document.querySelectorAll("[data-figure]")) {
       const figure = every[place.dataset.figure];
-      if (figure) Plotly.react(place, ...themed(figure), { responsive: true, displayModeBar: false });
+      if (!figure) continue;
+      Plotly.react(place, ...themed(figure), { responsive: true, displayModeBar: false });
+      if ("zooms" in place.dataset && !place.dataset.bound) offerZoom(place);
     }
   }
 
+  // A figure that zooms: the address gets the range, and the server answers with candles that fit it.
+  function offerZoom(place) {
+    place.dataset.bound = "true";
+    const range = () => place.layout.xaxis.range.map((edge) => typeof edge === "number" ? edge : Date.parse(`${edge.replace(" ", "T")}Z`));
+    const show = (first, stop) => {
+      const text = (moment) => new Date(moment).toISOString().slice(0, 16);
+      const query = new URLSearchParams(location.search);
+      for (const name of ["days", "to", "first", "stop"]) query.delete(name);
+      if (first !== undefined) {
+        query.set("first", text(first));
+        query.set("stop", text(Math.max(stop, first + 60000)));
+      }
+      history.replaceState(null, "", `${location.pathname}?${query}`);
+      look();
+    };
+    place.on("plotly_relayout", (change) => {
+      if (change["xaxis.autorange"]) show();
+      else if (Object.keys(change).some((key) => key.startsWith("xaxis.range"))) show(...range());
+    });
+    const moves = {
+      in: (first, width) => [first + width / 4, first + 3 * width / 4],
+      out: (first, width) => [first - width / 2, first + 3 * width / 2],
+      back: (first, width) => [first - width / 2, first + width / 2],
+      on: (first, width) => [first + width / 2, first + 3 * width / 2],
+    };
+    const buttons = document.querySelector(".zoom");
+    buttons.hidden = false;
+    buttons.addEventListener("click", (event) => {
+      const move = moves[event.target.dataset.zoom];
+      const [first, stop] = range();
+      if (move) show(...move(first, stop - first));
+    });
+  }
+
   const outline = (page) => [...page.querySelectorAll("[data-live], [data-figure]")].map((part) => part.id || part.dataset.figure).join();
+
+  // Tables that are wider than their place say so, to the eye and to screen readers.
+  function markWide(root = document) {
+    for (const box of root.querySelectorAll(".scroll")) {
+      const wide = box.scrollWidth > box.clientWidth;
+      box.dataset.label ??= box.getAttribute("aria-label");
+      box.setAttribute("aria-label", box.dataset.label + (wide ? ", scrolls sideways" : ""));
+      if (box.previousElementSibling?.matches(".sideways")) box.previousElementSibling.hidden = !wide;
+    }
+  }
+
+  // A part as the server sent it: without the marks of `markWide`.
+  function unmarked(part) {
+    const copy = part.cloneNode(true);
+    for (const box of copy.querySelectorAll(".scroll[data-label]")) {
+      box.setAttribute("aria-label", box.dataset.label);
+      box.removeAttribute("data-label");
+      if (box.previousElementSibling?.matches(".sideways")) box.previousElementSibling.hidden = true;
+    }
+    return copy.innerHTML;
+  }
 
   function update(page) {
     if (outline(page) !== outline(document)) return location.reload(); // a part has come or gone
     for (const part of page.querySelectorAll("[data-live]")) {
       const old = document.getElementById(part.id);
-      if (old.innerHTML === part.innerHTML) continue;
+      if (unmarked(old) === part.innerHTML) continue;
       const places = [...old.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
       const focused = [...old.querySelectorAll("a, [tabindex]")].indexOf(document.activeElement);
       old.innerHTML = part.innerHTML;
+      markWide(old);
       old.querySelectorAll(".scroll").forEach((box, index) => { box.scrollLeft = places[index] || 0; });
       if (focused >= 0) old.querySelectorAll("a, [tabindex]")[focused]?.focus({ preventScroll: true });
     }
@@ -82,11 +140,12 @@
   }
 
   async function look() {
-    const gone = document.getElementById("gone");
+    const gone = document.getElementById("gone"), asked = location.href;
     try {
-      const answer = await fetch(location.href, { signal: AbortSignal.timeout(3 * every) });
+      const answer = await fetch(asked, { signal: AbortSignal.timeout(3 * every) });
       if (answer.status === 401) return location.reload(); // the server was restarted: it asks for its token
       if (!answer.ok && answer.status !== 503) throw new Error(answer.statusText);
+      if (asked !== location.href) return; // zoomed meanwhile: the next answer counts
       update(new DOMParser().parseFromString(await answer.text(), "text/html"));
       answered = new Date();
       gone.hidden = true;
@@ -122,12 +181,23 @@
     const form = event.target.closest("form.filters");
     if (!form) return;
     event.preventDefault();
-    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value.trim() !== ""));
+    const query = new URLSearchParams();
+    for (const [name, value] of new FormData(form)) {
+      if (value.trim() !== "") query.set(name, query.has(name) ? `${query.get(name)},${value}` : value);
+    }
+    // A chart keeps its range, unless a day is named.
+    const now = new URLSearchParams(location.search);
+    if (!query.has("to") && now.has("first")) {
+      query.delete("days");
+      for (const name of ["first", "stop"]) query.set(name, now.get(name));
+    }
     location.assign(form.dataset.path + (query.size ? `?${query}` : ""));
   });
 
   offerThemes();
   draw();
+  markWide();
+  addEventListener("resize", () => markWide());
   for (const media of [dark, narrow]) media.addEventListener("change", draw);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
   setTimeout(keep, every);

@@ -111,7 +111,7 @@ def parity(
         return bundles[line.bundle]
 
     first = bundle_of(lines[0])
-    bars = records.bars(trader, first.manifest.tickers)
+    bars = records.bars(slot, trader.timeframe, first.manifest.tickers)
     if not len(bars):
         raise InputError(f"the registry does not have the bars of slot {slot!r}")
     replayed = _Replayed(trader, first, bars, lines[0], store.adjustments(slot))

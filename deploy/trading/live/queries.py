@@ -22,7 +22,6 @@ from sweepd.deploy.trading.live.records import (
     TRADER_EVENTS,
     Adjustment,
     OrderRecord,
-    Trader,
 )
 from sweepd.deploy.trading.live.revisions import units_moment, units_since
 from sweepd.envs.crypto.data.bars import Bars
@@ -284,15 +283,25 @@ class Records:
         time, hole = columns[0].astype(np.int64), columns[6].astype(np.bool_)
         return Candles(time, columns[1], columns[2], columns[3], columns[4], columns[5], hole)
 
-    def bars(self, trader: Trader, tickers: Sequence[str], *, since: int = 0) -> Bars:
+    def bars(
+        self,
+        slot: str,
+        timeframe: str,
+        tickers: Sequence[str],
+        *,
+        since: int = 0,
+        until: int = FOREVER,
+    ) -> Bars:
         """Return the bars that a slot's trader stored, as they were seen, in the tickers' order.
 
         Args:
-            trader: the slot's trader.
+            slot: the slot.
+            timeframe: of its bars.
             tickers: those of its bundles.
             since: the first opening time.
+            until: the moment after the last opening time.
         """
-        found = [self.candles(trader.slot, one, since=since, until=FOREVER) for one in tickers]
+        found = [self.candles(slot, one, since=since, until=until) for one in tickers]
         time = functools.reduce(np.intersect1d, [one.time for one in found])
         kept = [np.isin(one.time, time) for one in found]
         columns = {
@@ -302,11 +311,7 @@ class Records:
             for name in COLUMNS
         }
         return Bars(
-            tickers=tuple(tickers),
-            timeframe=trader.timeframe,
-            time=time,
-            synthetic=False,
-            **columns,
+            tickers=tuple(tickers), timeframe=timeframe, time=time, synthetic=False, **columns
         )
 
     def closes(self, slot: str, time: int) -> dict[str, float]:
@@ -314,6 +319,29 @@ class Records:
         row = TRADER_BARS.c
         query = select(row.ticker, row.close).where(row.slot == slot, row.time == time)
         return {str(ticker): float(close) for ticker, close in self._rows(query)}
+
+    def bars_before(self, slot: str, ticker: str, moment: int, count: int) -> int:
+        """Return the open of the bar that is `count` bars before `moment`, or of the oldest."""
+        row = TRADER_BARS.c
+        before = (
+            select(row.time)
+            .where(row.slot == slot, row.ticker == ticker, row.time < moment)
+            .order_by(row.time.desc())
+            .limit(count)
+            .subquery()
+        )
+        found = self._rows(select(func.min(before.c.time)))[0][0]
+        return moment if found is None else int(found)
+
+    def lines(
+        self, slot: str, account: str, times: Sequence[int]
+    ) -> dict[int, tuple[float, Mapping[str, float]]]:
+        """Return value and units of an account's lines of some bars (opens), by bar."""
+        row = ACCOUNT_BARS.c
+        query = select(row.time, row.value, row.units).where(
+            row.slot == slot, row.account == account, row.time.in_(times)
+        )
+        return {int(time): (float(value), units) for time, value, units in self._rows(query)}
 
     def bar_span(self, slot: str) -> tuple[int, int] | None:
         """Return the opens of the oldest and the newest stored bar."""

@@ -56,7 +56,7 @@ def start_feed(
     since = 0
     if trader.last_bar is not None:  # older bars are never read, so a year's are not loaded
         since = later(trader.timeframe, trader.last_bar, 1 - needed - AGAIN_BARS)
-    seen = _unbroken(records.bars(trader, feed.tickers, since=since))
+    seen = _unbroken(records.bars(trader.slot, trader.timeframe, feed.tickers, since=since))
     enough = trader.last_bar is not None and len(seen) >= needed
     found = feed.start(
         AGAIN_BARS if enough else needed, now, trader.last_bar, trader.state.get("prices", {})

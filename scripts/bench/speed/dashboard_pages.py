@@ -45,6 +45,7 @@ PAGES = (
     "/chart",
     "/chart?days=90",
     "/chart?days=365",
+    "/chart?days=all",
     "/trades",
     "/trades?sort=profit&page=9",
     "/days",
@@ -68,7 +69,7 @@ class NoStudies:
         """Refuse."""
         raise InputError("there is no study")
 
-    progress = parameters = show = application = studies
+    progress = parameters = show = folder = application = studies
 
 
 def main(argv: list[str]) -> None:

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
-from sweepd.deploy.cli.next_commands import registry_flags
 from sweepd.deploy.market.candidates import open_study
 from sweepd.deploy.promotion.studies import find_study, where_flags
+from sweepd.deploy.registry.flags import registry_flags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import install_extra, program

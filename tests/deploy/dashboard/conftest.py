@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +32,14 @@ class Made:
     def view(self, slot: str, *, days: float | None = None) -> SlotView:
         """As it was when all was written."""
         return slot_view(self.registry, SeriesCache(self.store), slot, self.at, days=days)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def on_the_path() -> Iterator[None]:
+    """Let hints call the program `sweepd`, as in a shell with an active environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture(scope="session")

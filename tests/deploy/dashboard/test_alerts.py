@@ -138,7 +138,8 @@ def test_each_alert_that_is_sent_is_on_every_screen(tmp_path: Path, kind: str) -
     page = get(client(tmp_path), "/alerts").text
     assert text in page
     assert minute(at) in page
-    assert "1 alert<" in get(client(tmp_path), f"/?slot={SLOT}").text
+    for path in ("/", "/orders"):
+        assert text in get(client(tmp_path), f"{path}?slot={SLOT}").text
     assert re.search(rf"Alerts.*{minute(at)}.*{text}", printed(tmp_path, SLOT, "--once"), re.DOTALL)
     [shown] = json.loads(printed(tmp_path, SLOT, "--json"))["slots"][0]["alerts"]
     assert (shown["subject"], shown["since"], shown["text"]) == (SLOT, at, alert.text)

@@ -32,6 +32,7 @@ PATHS = (
     "/?slot=never-1h",
     "/chart?slot=never-1h",
     "/alerts",
+    "/chart?slot=demo-1h&days=all&indicator=rsi_14,day_sine",
     "/training",
 )
 
@@ -157,6 +158,37 @@ def test_filters_become_the_address(browser: Browser, address: str) -> None:
     )
     chosen = "document.querySelector('select[name=side]').value"
     assert browser.evaluate(chosen) == "sell"
+
+
+def test_zooming_asks_for_the_new_range_without_a_reload(browser: Browser, address: str) -> None:
+    browser.open(address + "/chart?slot=demo-1h&asset=BTC/USDT&days=all")
+    shown = "document.getElementById('candles-text').textContent.match(/from (.+?) to/)[1]"
+    browser.evaluate("window.kept = true")
+    before = browser.evaluate(shown)
+    for step in ("in", "in"):
+        browser.evaluate(f"document.querySelector('[data-zoom={step}]').click()")
+        browser.settle()
+        browser.settle()
+    assert browser.evaluate(shown) > before
+    assert browser.evaluate("window.kept"), "the page was not loaded again"
+    first, stop = browser.evaluate(
+        "['first', 'stop'].map((name) => new URLSearchParams(location.search).get(name))"
+    )
+    assert first < stop
+    browser.evaluate(
+        "void Plotly.relayout(document.querySelector('[data-zooms]'), {'xaxis.autorange': true})"
+    )
+    browser.settle()
+    assert browser.evaluate("location.search") == "?slot=demo-1h&asset=BTC%2FUSDT"
+
+
+def test_tables_that_scroll_say_so(browser: Browser, address: str) -> None:
+    label = "document.querySelector('.scroll').getAttribute('aria-label')"
+    hint = "document.querySelector('.sideways').hidden"
+    browser.open(address + "/orders?slot=demo-1h", width=390)
+    assert (browser.evaluate(label), browser.evaluate(hint)) == ("Orders, scrolls sideways", False)
+    browser.open(address + "/orders?slot=demo-1h", width=1280)
+    assert (browser.evaluate(label), browser.evaluate(hint)) == ("Orders", True)
 
 
 def test_a_page_updates_itself_and_keeps_its_chart(browser: Browser, address: str) -> None:

@@ -130,7 +130,7 @@ def test_missing_slots_and_studies_are_refused(made: Made, tmp_path: Path) -> No
             printed(folder, *arguments)
         assert says in str(refused.value)
     Registry(tmp_path).refuse("s", "no candidate passes")
-    with pytest.raises(InputError, match="has a champion yet: promote a trial with sweepd promote"):
+    with pytest.raises(InputError, match=r"has a champion yet; .*: sweepd promote --deployments"):
         printed(tmp_path, "--once")
 
 
@@ -139,12 +139,12 @@ def test_slots_of_games_are_refused(tmp_path: Path) -> None:
     promoter_of(GameGate, study_of(tmp_path, [GOOD]), registry, games=16).run()
     with pytest.raises(
         InputError,
-        match=f"no slot in .* trades; those of games: {SLOT}. Show a player with sweepd play SLOT",
+        match=f"no slot in .* trades: {SLOT} plays a game .to show it: sweepd play {SLOT} --dep",
     ):
         printed(registry.folder, "--json")
     registry.promote("demo-1h", bundles()[0], expected=None, reason="")
     assert SLOT not in printed(registry.folder, "--once")
-    with pytest.raises(InputError, match=f"'{SLOT}' plays a game: sweepd play {SLOT} shows it"):
+    with pytest.raises(InputError, match=f"'{SLOT}' plays a game: sweepd play {SLOT} --.* shows"):
         printed(registry.folder, "--once", SLOT)
 
 

@@ -272,8 +272,9 @@ def test_account_after_a_total_loss(tmp_path: Path) -> None:
 def test_slot_that_was_never_traded(made: Made) -> None:
     view = made.view("never-1h")
     assert (view.health.state, view.health.level) == ("never traded", "none")
+    where = f"--deployments {made.folder}"
     assert view.health.sentences == [
-        "Slot never-1h was never traded. To start: sweepd trade never-1h"
+        f"Slot never-1h was never traded. To start: sweepd trade never-1h {where}"
     ]
     assert view.accounts == view.orders == view.events == view.curves == []
     assert view.holdings is None

@@ -74,7 +74,7 @@ class NoStudies:
     def studies(self) -> list[str]:
         raise self.problem
 
-    progress = show = parameters = trials = compare = studies
+    progress = show = parameters = trials = compare = folder = studies
 
     def application(self) -> Any:
         raise self.problem
@@ -138,6 +138,9 @@ class OneStudy(NoStudies):
     def progress(self, name: str) -> dict[str, Any]:  # type: ignore[override]
         assert name in self.studies()
         return self.found
+
+    def folder(self, _name: str) -> Path:  # type: ignore[override]
+        return Path("no", "such", "folder")
 
     def parameters(self, name: str) -> dict[str, Any]:  # type: ignore[override]
         assert name in self.studies()
@@ -524,7 +527,7 @@ def test_champions_of_generated_markets_are_marked(tmp_path: Path, synthetic: bo
         output("registry", "list"),
         output("registry", "list", "demo-1h"),
         output("registry", "show", "demo-1h"),
-        get(client(folder, OneStudy()), "/?slot=demo-1h").text,
+        get(client(folder, OneStudy(synthetic=synthetic)), "/?slot=demo-1h").text,
     ]
     assert [("synthetic" in text.lower()) for text in texts] == [synthetic] * len(texts), texts
     slots, slot, shown = (

@@ -491,6 +491,7 @@ def test_promote_trade_and_roll_back_from_the_command_line(
     assert {item.name for item in folder.iterdir()} == {
         "ledger.parquet",
         "orders.parquet",
+        "bars.parquet",
         "summary.json",
         "equity.png",
     }

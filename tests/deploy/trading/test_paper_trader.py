@@ -346,6 +346,7 @@ def test_a_replay_writes_ledger_orders_and_plot(tmp_path: Path) -> None:
     assert [path.name for path in paths] == [
         "ledger.parquet",
         "orders.parquet",
+        "bars.parquet",
         "summary.json",
         "equity.png",
     ]
