@@ -46,6 +46,10 @@ COMMANDS = {
         f"{_SEARCH}.study_commands:status",
         "Show studies, their progress and their workers.",
     ),
+    "watch": (
+        f"{_SEARCH}.study_commands:watch",
+        "Watch a study in the terminal: its curves, progress, ETA, workers and best trial.",
+    ),
     "pause": (
         f"{_SEARCH}.study_commands:pause",
         "Pause a study: its workers checkpoint and requeue their trials, free GPU memory, and wait.",

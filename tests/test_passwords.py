@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_storage_is_said_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for words in (["status"], ["promote"], ["dashboard", "--training", "--once"]):
+    for words in (["status"], ["promote"], ["watch"]):
         monkeypatch.setattr(sys, "argv", ["sweepd", *words, "--storage", url])
         with pytest.raises(SystemExit) as ended:
             sweepd.app.main()
@@ -254,7 +254,7 @@ def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     assert "can read the password" not in said
     run("status", "--json")
     run("promote", "--study-name", "s")
-    run("dashboard", "--training", "--json")
+    run("watch", "--json")
     run("promote", "--study-name", "none", code=2)
     run("trade", "none", "--broker", "alpaca", code=2)
     pages = multiprocessing.get_context("fork").Process(

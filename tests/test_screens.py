@@ -26,8 +26,9 @@ from sweepd.deploy.dashboard.web import Dashboard
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO, figures
 from sweepd.envs.support.formatting import duration, hourly
-from sweepd.optimize.cli.progress import StudyWatch, show_progress, study_progress
+from sweepd.optimize.cli.progress import StudyWatch, study_progress
 from sweepd.optimize.cli.status import show, study_status
+from sweepd.optimize.cli.watch import study_screen
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.frame import comparison_frame, trials_frame
 from sweepd.optimize.study.insight.parameters import frontier
@@ -293,7 +294,7 @@ def test_trials_per_hour_have_one_value(tmp_path: Path, monkeypatch: pytest.Monk
     # Over time, they are the finished trials of equal parts.
     found = study_progress(handle)
     most = max(part["per_hour"] for part in found["history"]["rates"])
-    assert f"up to {hourly(most)}, in parts of" in plain(show_progress(found))
+    assert f"up to {hourly(most)}, in parts of" in plain(study_screen(found))
     assert f"to {hourly(most)} trials/hour, most recently" in page
 
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 
-from sweepd.deploy.dashboard.source import PaperSource, StudySource
+from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.registry.flags import AsJson, RegistryFlags
@@ -71,15 +71,20 @@ def dashboard(
     """Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.
 
     The server answers this machine only, and asks for a token: the printed address contains it,
-    unless SWEEPD_DASHBOARD_TOKEN sets it. --terminal, --once and --json print text instead: the
-    slots or, with --training, a study.
+    unless SWEEPD_DASHBOARD_TOKEN sets it. --terminal, --once and --json print the slots as text
+    instead; `sweepd watch` shows a study in the terminal.
     """
     training = training or study_name is not None
     paper = PaperSource(where)
     search = context.obj.open_studies(study_name, storage, runs_dir, where)
-    shown: _Training | _Paper = _Training(search) if training else _Paper(paper, slot)
+    shown = _Paper(paper, slot)
     if training and slot is not None:
         raise InputError(f"{slot!r} with --training: name a study with --study-name")
+    if training and (terminal or once or as_json):
+        raise InputError(
+            "--terminal, --once and --json show slots; for a study: sweepd watch, with --once or "
+            "--json"
+        )
     if as_json:
         typer.echo(json.dumps(finite(shown.facts()), indent=1))
     # A file or pipe cannot be updated in place: print once.
@@ -94,7 +99,7 @@ def dashboard(
         from sweepd.deploy.dashboard.server import serve
 
         places = None if read_only else Places(where, storage, runs_dir)
-        serve(paper, search, places, port, shown.path)
+        serve(paper, search, places, port, "/training" if training else shown.path)
 
 
 @dataclass
@@ -126,26 +131,6 @@ class _Paper:
         names = self.names()
         screens = [slot_screen(self.source.view(name)) for name in names]
         return Group(*([slots_table(self.source.slots()), ""] if len(names) > 1 else []), *screens)
-
-
-@dataclass
-class _Training:
-    """A study."""
-
-    search: StudySource
-    path = "/training"
-
-    def facts(self) -> dict[str, Any]:
-        return self.search.progress(self._name())
-
-    def screen(self) -> RenderableType:
-        return self.search.show(self.facts())
-
-    def _name(self) -> str:
-        names = self.search.studies()
-        if not names:
-            raise InputError("there is no study yet; start one with sweepd train")
-        return names[0]
 
 
 def _watch(screen: Callable[[], RenderableType]) -> None:

@@ -12,13 +12,16 @@ import typer
 from sweepd.deploy.cli.options import REFERENCE
 from sweepd.deploy.games.bundle import GameBundle, game_bundle
 from sweepd.deploy.gates import load_bundle, load_reference
+from sweepd.deploy.promotion.studies import find_study
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import tally
 from sweepd.envs.games.registry import get_game
+from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.terminal import Terminal
+from sweepd.optimize.study.record.database import storage_url
 
 
 @takes_flags
@@ -58,13 +61,30 @@ def play_command(
     terminal: Annotated[
         bool, typer.Option("--terminal", help="Show the games in the terminal, also with --out.")
     ] = False,
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STUDY#N", help="Show the best member of a complete trial instead of a bundle."
+        ),
+    ] = None,
+    best_of: Annotated[
+        int, typer.Option(min=1, help="Play this many games, and show only the best of them.")
+    ] = 1,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            envvar=STORAGE_VARIABLE, callback=warn_of_password, help="With --trial: as in train."
+        ),
+    ] = None,
+    runs_dir: Annotated[Path | None, typer.Option(help="With --trial: as in train.")] = None,
 ) -> None:
     """Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it.
 
     With --seat, a person plays against the player: legal moves are offered by number. No champion
-    is needed to play a scripted player: --env card-duel --seat me.
+    is needed to play a scripted player: --env card-duel --seat me. With --trial, a trial of a study
+    plays without a promotion: --trial cartpole#8 --best-of 4 --out best.gif.
     """
-    from sweepd.deploy.games.show import Show, show_in_terminal, write_animation
+    from sweepd.deploy.games.show import Show, best_seed, show_in_terminal, write_animation
 
     console = Terminal()
     if seat is not None and out is not None:
@@ -76,7 +96,14 @@ def play_command(
             )
         _play_person(None, "", get_game(env), seat, opponent, seed, episodes, console)
         return
-    if bundle is not None and Path(bundle).is_dir():
+    if best_of > 1 and episodes > 1:
+        raise InputError("--best-of shows one game: leave --episodes out")
+    if trial is not None:
+        if bundle is not None or seat is not None:
+            raise InputError("--trial names the player: give no bundle, and no --seat")
+        loaded = _trial_player(trial, storage, runs_dir)
+        name = f"trial {loaded.origin.trial}"
+    elif bundle is not None and Path(bundle).is_dir():
         loaded = game_bundle(load_bundle(Path(bundle)))  # needs no registry
         name = loaded.name
     else:
@@ -86,7 +113,10 @@ def play_command(
     if seat is not None:
         _play_person(loaded, name, loaded.game, seat, opponent, seed, episodes, console)
         return
-    shown: dict[str, Any] = {"seed": seed, "name": name, "opponent": opponent}
+    player: dict[str, Any] = {"name": name, "opponent": opponent}
+    if best_of > 1:
+        seed, _ = best_seed(loaded, best_of, seed, **player)
+    shown = {"seed": seed, **player}
     played: list[float] = []
     against: str | None = None
     if terminal or out is None:
@@ -103,7 +133,20 @@ def play_command(
         result = f"return {', '.join(f'{score:.5g}' for score in played)}"
     if len(played) > 1 and against is None:
         result += f"; mean {sum(played) / len(played):.5g}"
-    console.print_line(f"{loaded.name} on {loaded.manifest.game.name}: {result}")
+    best = f"; the best of {best_of} games, with seed {seed}" if best_of > 1 else ""
+    who = loaded.name if trial is None else f"trial {trial}"
+    console.print_line(f"{who} on {loaded.manifest.game.name}: {result}{best}")
+
+
+def _trial_player(trial: str, storage: str | None, runs_dir: Path | None) -> GameBundle:
+    """Return the player of a complete trial. trial: STUDY#N."""
+    from sweepd.deploy.games.candidates import GameStudy, trial_bundle
+
+    study, _, number = trial.rpartition("#")
+    if not study or not (number.isascii() and number.isdecimal()):
+        raise InputError(f"--trial {trial!r} must be STUDY#N, for example cartpole#8")
+    found = find_study(study, storage_url(storage, runs_dir), runs_dir)
+    return trial_bundle(GameStudy(found), int(number))
 
 
 def _play_person(

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rich.console import RenderableType
-
 from sweepd.deploy.dashboard.health import Health, health
 from sweepd.deploy.dashboard.hints import show_untraded
 from sweepd.deploy.dashboard.replays import Replay, Replays, tables_of
@@ -28,6 +26,8 @@ from sweepd.envs.support.invocation import program
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
+
+    from sweepd.optimize.study.record.reader import StudyReader
 
 
 class StudySource(Protocol):
@@ -60,14 +60,20 @@ class StudySource(Protocol):
         `sweepd.optimize.study.insight`.
         """
 
+    def trial(self, name: str, number: int) -> dict[str, Any] | None:
+        """Return one trial of a study; None if there is no such trial.
+
+        See `sweepd.optimize.study.insight`.
+        """
+
+    def reader(self, name: str) -> StudyReader:
+        """Return a study."""
+
     def compare(self, name: str, other: str) -> dict[str, Any]:
         """Return two studies side by side, with the keys `sides`, `settings` and `parameters`.
 
         See `sweepd.optimize.study.insight`.
         """
-
-    def show(self, found: dict[str, Any]) -> RenderableType:
-        """Return the progress for a terminal."""
 
     def folder(self, name: str) -> Path:
         """Return the folder of a study's files, which need not exist."""

@@ -302,6 +302,43 @@ def curve_figure(curves: Sequence[Found], axis: str, member: str) -> Figure:
     }
 
 
+def member_figure(found: Found, axis: str, member: str) -> Figure:
+    """Return the learning curve of every member, and their mean as a thick line.
+
+    Args:
+        found: result of `sweepd.optimize.study.insight.curves.member_curves`.
+        axis: what the values are.
+        member: "fold" or "seed".
+    """
+    lines = [(line["name"], "cash", 1.0, line["points"]) for line in found["lines"]]
+    if len(lines) > 1:
+        lines.append(("mean", "account", 3.0, found["mean"]))
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "tone": tone,
+            "name": name,
+            "x": [point["steps"] for point in points],
+            "y": [point["value"] for point in points],
+            "line": {"width": width},
+            "marker": {"size": 4 + width},
+            "hovertemplate": "%{x:,} steps: %{y:+.4f}",
+        }
+        for name, tone, width, points in lines
+    ]
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {"title": {"text": f"environment steps per {member}"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": axis}},
+            "hovermode": "closest",
+            "margin": {"l": 56, "r": 12, "t": 8, "b": 44},
+            "showlegend": False,
+        },
+    }
+
+
 # Units of a time in hours: name, factor, and the least number of hours that they are used for.
 TIME_UNITS = (
     ("days", 1 / 24, 72.0),

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from werkzeug.exceptions import BadRequest, NotFound
+from werkzeug.exceptions import BadRequest, Forbidden, NotFound, ServiceUnavailable
 from werkzeug.wrappers import Request, Response
 
 from sweepd.deploy.dashboard.figures import best_figure, rate_figure
-from sweepd.deploy.dashboard.pages import Address, Handler, Pages, Paging, chosen
+from sweepd.deploy.dashboard.formatting import moment
+from sweepd.deploy.dashboard.pages import SECURITY, Address, Handler, Pages, Paging, chosen
 from sweepd.deploy.dashboard.source import StudySource
+from sweepd.deploy.dashboard.study_commands import trial_commands
 from sweepd.deploy.dashboard.study_figures import (
     BAND_LOOKS,
     CURVE_LOOKS,
     OTHER_LOOKS,
     curve_figure,
     frontier_figure,
+    member_figure,
     parallel_figure,
     race_figure,
     values_figure,
 )
+from sweepd.deploy.dashboard.videos import Videos
 from sweepd.envs.crypto.scoring.figures import figures
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.optimize.study.record.frontier import frontier_lines
@@ -50,11 +54,23 @@ def numbers_of(request: Request, name: str) -> list[int] | None:
     return [int(word) for word in words]
 
 
+def number_of(request: Request) -> int:
+    """Return the trial that a request names.
+
+    Raises:
+        BadRequest: it names none, or several.
+    """
+    numbers = numbers_of(request, "trial") or []
+    if len(numbers) != 1:
+        raise BadRequest("trial=: give the number of a trial.")
+    return numbers[0]
+
+
 class StudyPages:
     """The studies of a storage."""
 
     def __init__(self, pages: Pages, search: StudySource) -> None:
-        self._pages, self._search = pages, search
+        self._pages, self._search, self._videos = pages, search, Videos()
 
     def routes(self) -> Mapping[str, Handler]:
         """Return the pages by path."""
@@ -62,6 +78,8 @@ class StudyPages:
             "/training": self._progress,
             "/training/parameters": self._parameters,
             "/training/trials": self._trials,
+            "/training/trial": self._trial,
+            "/training/video": self._video,
             "/training/compare": self._compare,
         }
 
@@ -156,6 +174,64 @@ class StudyPages:
             "state": state,
             "states": list(STATES.items()),
         }
+
+    def _trial(self, request: Request) -> Response:
+        number, asked = number_of(request), bool(request.args.get("video"))
+
+        def look(name: str) -> dict[str, Any]:
+            found = self._search.trial(name, number)
+            if found is None:
+                raise NotFound(f"There is no trial {number} in study {name!r}.")
+            return found
+
+        return self._page(
+            request,
+            "trial.html",
+            look,
+            lambda found: self._trial_parts(found, number, asked),
+            "trial",
+        )
+
+    def _trial_parts(self, found: Mapping[str, Any], number: int, asked: bool) -> dict[str, Any]:
+        curves, head, record = found["curves"], found["head"], found["record"]
+        facts = {
+            "started": found["started"] and f"{moment(found['started'])} UTC",
+            "ended": found["ended"] and f"{moment(found['ended'])} UTC",
+            "seed": record.seed,
+            "device": record.device,
+            "steps/s": record.steps_per_second and f"{record.steps_per_second:,.0f}",
+        }
+        study = self._search.reader(head["study"])
+        return {
+            "figures": {"curves": member_figure(curves, found["axis"], head["member"])}
+            if curves["lines"]
+            else {},
+            "facts": [(name, one) for name, one in facts.items() if one is not None],
+            "metrics": [one.cells for one in figures(found["metrics"])],
+            "numbers": found["metrics"],
+            "commands": trial_commands(
+                study, number, {name: value for name, value, _ in found["params"]}
+            ),
+            "video": found["playable"] and (asked or self._videos.known(study, number)),
+        }
+
+    def _video(self, request: Request) -> Response:
+        """Return the video of a trial, which is drawn if it does not exist."""
+        # A page of another site must not start processes here.
+        if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            raise Forbidden("Videos are drawn for this dashboard's own pages only.")
+        number, name = number_of(request), request.args.get("study", "")
+        try:
+            if name not in self._search.studies():
+                raise NotFound(f"There is no study {name!r}.")
+            found = self._search.trial(name, number)
+            if found is None or not found["playable"]:
+                raise NotFound(f"Trial {number} of {name!r} has no player that could be drawn.")
+            content = self._videos.draw(self._search.reader(name), number)
+        except (InputError, RunError) as problem:
+            raise ServiceUnavailable(str(problem)) from problem
+        headers = SECURITY | {"Cache-Control": "private, max-age=86400"}
+        return Response(content, headers=headers, mimetype="image/gif")
 
     def _compare(self, request: Request) -> Response:
         def look(name: str) -> dict[str, Any]:

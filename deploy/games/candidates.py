@@ -297,6 +297,23 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
     return new_bundle(GameBundle, manifest, files)
 
 
+def trial_bundle(study: GameStudy, number: int) -> GameBundle:
+    """The best member of a complete trial, as the bundle that would be deployed, without a report.
+
+    Raises:
+        InputError: there is no such trial, or it has no player.
+    """
+    found = [trial for trial in study.all_complete if trial.number == number]
+    if not found:
+        raise InputError(f"trial {number} is not a COMPLETE trial of study {study.name!r}")
+    candidate = read_candidate(found[0], study)
+    if candidate.faults:
+        raise InputError(
+            f"trial {number} of study {study.name!r} has no player: {candidate.faults[0]}"
+        )
+    return build_bundle(candidate, study, {})
+
+
 def _spaces(study: GameStudy) -> dict[str, Any] | None:
     """The spaces in which the player acts, for its bundle; None if it has none."""
     game = study.game

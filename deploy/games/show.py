@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -147,6 +148,23 @@ class Show:
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+def best_seed(bundle: GameBundle, games: int, seed: int, **shown: Any) -> tuple[int, float]:
+    """Play games without drawing them, and return the seed and the result of the best one.
+
+    Args:
+        bundle: the player.
+        games: their number; of equal results the first game counts.
+        seed: of the first game; the others have the seeds that follow.
+        shown: further arguments of `Show`.
+    """
+    best = (seed, -math.inf)
+    for own in range(seed, seed + games):
+        with contextlib.closing(Show(bundle, seed=own, pictures=False, **shown)) as show:
+            total = [shot.total for shot in show.shots(1)][-1]
+        best = (own, total) if total > best[1] else best
+    return best
 
 
 def show_in_terminal(show: Show, episodes: int, console: Console) -> list[float]:

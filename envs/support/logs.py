@@ -116,8 +116,17 @@ class LogConsole(Terminal):
             self._shown.info("%s", text, extra={"fields": fields})
         else:
             _print_line(super().print, text, dated=not self.is_terminal)
+        self.keep(text, fields)
+
+    def keep(self, text: str, fields: dict[str, Any]) -> None:
+        """Write one line to the file only."""
         if self._kept is not None:
             self._kept.info("%s", text, extra={"fields": fields})
+
+    @property
+    def prints_json(self) -> bool:
+        """Whether the output consists of JSON lines."""
+        return self._shown is not None
 
     def failed(self, error: BaseException, *, expected: bool) -> None:
         """Log the error that ends the command to the file. expected: omit the traceback."""

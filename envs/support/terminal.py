@@ -14,11 +14,15 @@ from rich.segment import Segment
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
+# In a notebook, rich would make an output of every line.
+_PLAIN = {"markup": False, "emoji": False, "highlight": False, "force_jupyter": False}
+
+
 class Terminal(Console):
     """A `rich.console.Console` for plain text: no control characters, markup, emoji, highlighting."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**({"markup": False, "emoji": False, "highlight": False} | options))
+        super().__init__(**(_PLAIN | options))
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print one line without wrapping it."""

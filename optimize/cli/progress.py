@@ -1,25 +1,19 @@
-"""History of a study, and the studies shown by the dashboard."""
+"""The studies of a database, as `sweepd watch` and the dashboard show them."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from rich.console import Group
-from rich.table import Column, Table
-from rich.text import Text
-
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.formatting import duration, hourly, sparkline
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.passwords import hide_password
-from sweepd.optimize.cli.status import show, study_status
+from sweepd.optimize.cli.status import reading, study_status
 from sweepd.optimize.objectives.outlook import CountLooks, sentence
 from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.insight.history import history
 from sweepd.optimize.study.insight.watch import StudyInsight, compare
 from sweepd.optimize.study.record.database import (
     StudyDatabase,
@@ -29,14 +23,9 @@ from sweepd.optimize.study.record.database import (
 )
 from sweepd.optimize.study.record.keys import ACTIONS_KEY
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.rows import TrialRow
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
-
-MOST_PARTS = 60  # of the time that a study took
-PARTS = (60, 300, 900, 3600, 6 * 3600, 86400, 7 * 86400)  # their length, seconds
-SHOWN_PARTS = 24
 
 
 def study_progress(handle: StudyReader, count_looks: CountLooks | None = None) -> dict[str, Any]:
@@ -49,70 +38,6 @@ def study_progress(handle: StudyReader, count_looks: CountLooks | None = None) -
         "history": history(handle.rows.read()),
         "actions": handle.storage.attributes(handle.study_id).get(ACTIONS_KEY, []),
     }
-
-
-def history(rows: Sequence[TrialRow]) -> dict[str, Any]:
-    """Return the history of a study as plain data. Times are in seconds since the epoch.
-
-    Returns:
-        `rates`: finished trials in equal parts of the time from the first trial's start to the last
-        one's end: `at` (start of the part), `seconds`, `finished`, `per_hour`. `values`: complete
-        trials that meet the constraints, in the order in which they ended: `at`, `trial`, `value`
-        (the objective), and `best` (so far).
-    """
-    ended = [(row.ended, row) for row in rows if row.finished and row.ended is not None]
-    ended.sort(key=lambda pair: (pair[0], pair[1].number))
-    values, best = [], -math.inf
-    for at, row in ended:
-        if row.value is not None and row.feasible:
-            best = max(best, row.value)
-            values.append({"at": at, "trial": row.number, "value": row.value, "best": best})
-    begun = [row.started for row in rows if row.started is not None]
-    return {"rates": _rates([at for at, _ in ended], min(begun, default=0.0)), "values": values}
-
-
-def _rates(ended: Sequence[float], begin: float) -> list[dict[str, float]]:
-    if not ended:
-        return []
-    # At least one second before the first end, so that the rate is finite.
-    begin, end = min(begin, ended[0] - 1.0), ended[-1]
-    length = next((part for part in PARTS if (end - begin) / part <= MOST_PARTS), PARTS[-1])
-    # `nextafter` puts the last end inside the last interval.
-    edges = np.append(np.arange(begin, end, length), np.nextafter(end, math.inf))
-    if len(edges) > 2 and end - edges[-2] < length / 2:  # too short for a rate
-        edges = np.delete(edges, -2)
-    counts, _ = np.histogram(ended, edges)
-    lengths = np.diff(edges)
-    return [
-        {
-            "at": float(at),
-            "seconds": float(long),
-            "finished": int(count),
-            "per_hour": float(3600.0 * count / long),
-        }
-        for at, long, count in zip(edges[:-1], lengths, counts, strict=True)
-    ]
-
-
-def show_progress(found: dict[str, Any]) -> Group:
-    """Format the result of `study_progress` as tables."""
-    grid = Table.grid(Column(style="bold", no_wrap=True), "", padding=(0, 2))
-    rates, values = found["history"]["rates"], found["history"]["values"]
-    if rates:
-        shown = rates[-SHOWN_PARTS:]
-        most = max(part["per_hour"] for part in shown)
-        length = duration(shown[0]["seconds"])
-        curve = sparkline([part["per_hour"] for part in shown], lowest=0.0)
-        grid.add_row("trials/hour", Text(f"{curve}  up to {hourly(most)}, in parts of {length}"))
-    if values:
-        # At equal distances, so that curves of long studies fit on a line.
-        places = np.linspace(0, len(values) - 1, min(SHOWN_PARTS, len(values))).astype(int)
-        curve = sparkline([values[place]["best"] for place in places])
-        grid.add_row(
-            "best trial so far",
-            Text(f"{curve}  {values[0]['best']:+.4f} to {values[-1]['best']:+.4f}"),
-        )
-    return Group(show(found), grid, "")
 
 
 class StudyWatch:
@@ -149,34 +74,45 @@ class StudyWatch:
         Raises:
             InputError: there is no database or no such study.
         """
-        names = list(our_studies(self._open()))
+        with reading(self.url):
+            names = list(our_studies(self._open()))
         if self.study_name is not None:
             if self.study_name not in names:
                 raise InputError(
-                    f"--study-name {self.study_name!r}: {hide_password(self.url)} has no such study"
+                    f"study {self.study_name!r}: {hide_password(self.url)} has no such study"
                 )
             names = [self.study_name, *(name for name in names if name != self.study_name)]
         return names
 
     def progress(self, name: str) -> dict[str, Any]:
         """See `study_progress`."""
-        return study_progress(self._handle(name), self._count_looks)
+        with reading(self.url):
+            return study_progress(self._handle(name), self._count_looks)
 
     def parameters(self, name: str) -> dict[str, Any]:
         """See `StudyInsight.parameters`."""
-        return self._insight(name).parameters()
+        with reading(self.url):
+            return self._insight(name).parameters()
 
     def trials(self, name: str, chosen: Sequence[int] | None) -> dict[str, Any]:
         """See `StudyInsight.trials`."""
-        return self._insight(name).trials(chosen)
+        with reading(self.url):
+            return self._insight(name).trials(chosen)
+
+    def trial(self, name: str, number: int) -> dict[str, Any] | None:
+        """See `StudyInsight.trial`."""
+        with reading(self.url):
+            return self._insight(name).trial(number)
+
+    def reader(self, name: str) -> StudyReader:
+        """Return a study."""
+        with reading(self.url):
+            return self._handle(name)
 
     def compare(self, name: str, other: str) -> dict[str, Any]:
         """See `compare`."""
-        return compare(self._insight(name), self._insight(other))
-
-    def show(self, found: dict[str, Any]) -> Group:
-        """See `show_progress`."""
-        return show_progress(found)
+        with reading(self.url):
+            return compare(self._insight(name), self._insight(other))
 
     def folder(self, name: str) -> Path:
         """Return the folder of a study's files."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
@@ -27,6 +25,7 @@ from sweepd.envs.support.plugins import described
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.objectives.outlook import BY_FRESH_SEEDS, CountLooks, gate_outlook, sentence
+from sweepd.optimize.study.insight.time_left import seconds_left, work_left
 from sweepd.optimize.study.pause import pause_of
 from sweepd.optimize.study.record.configurations import Configuration, latest, value_words
 from sweepd.optimize.study.record.database import (
@@ -41,6 +40,7 @@ from sweepd.optimize.study.record.frontier import frontier_lines, frontier_of
 from sweepd.optimize.study.record.keys import TOTAL_KEY
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED, TrialRow
+from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.recovery.registration import (
     GRACE_SECONDS,
     GpuUse,
@@ -50,7 +50,7 @@ from sweepd.optimize.study.recovery.registration import (
 
 FAILURES_SHOWN = 5
 FRONTIER_SHOWN = 5
-WATCH_SECONDS = 2.0
+WIDTH = 160  # columns if the output is no terminal
 STATE_WORDS = {"FAIL": "failed"}
 
 
@@ -74,7 +74,7 @@ def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> 
     # Waiting and stalled workers still report the speed of their last batch.
     at_work = [w for w in workers if w["status"] == "alive" and w["state"] == "training"]
     speed = sum(w.get("steps_per_second", 0) for w in at_work)
-    rate = sum(w.get("trials_per_hour", 0.0) for w in at_work)
+    rates = [w["trials_per_hour"] for w in at_work if w.get("trials_per_hour") is not None]
     frontier = frontier_of(handle)
     return {
         "study": handle.name,
@@ -88,8 +88,8 @@ def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> 
         "done": done,
         "rungs": handle.spec.rungs,
         "steps_per_second": speed,
-        "trials_per_hour": rate,
-        "eta_seconds": _eta(left, rate, speed, living),
+        "trials_per_hour": sum(rates) if rates else None,
+        "eta_seconds": _eta(handle.spec, rows, total, at_work),
         "best": None if best is None else _best(handle, best),
         "leading": None if ahead is None else _leading(ahead),
         # Only of studies that have several values or constraints.
@@ -167,13 +167,17 @@ def _unhealthy(workers: list[dict[str, Any]], left: int) -> list[str]:
     return reasons
 
 
-def _eta(left: int, rate: float, speed: float, living: list[dict[str, Any]]) -> float | None:
-    """Return the seconds left, from finished trials per hour, or from steps of unpruned trials."""
-    if left == 0:
-        return 0.0
-    steps = max((w.get("steps_per_trial", 0) for w in living), default=0)
-    # Before the first trial has finished: as if no trial were pruned.
-    seconds = left / rate * 3600.0 if rate else left * steps / speed if speed else math.nan
+def _eta(
+    spec: StudySpec, rows: Sequence[TrialRow], total: int, at_work: Sequence[Mapping[str, Any]]
+) -> float | None:
+    """Return the seconds left at the pace of all workers; None until that is known."""
+    reached = ((row.state, max(row.rungs, default=0)) for row in rows)
+    steps = max((w.get("steps_per_trial", 0) for w in at_work), default=0)
+    seconds = seconds_left(
+        work_left(reached, spec, total, steps),
+        sum(w.get("work_since_rung", 0) for w in at_work),
+        sum(w.get("pace", 0.0) for w in at_work),
+    )
     return None if math.isnan(seconds) else round(seconds, 1)
 
 
@@ -256,7 +260,7 @@ def show(found: dict[str, Any]) -> Group:
     for reason in found["unhealthy"]:
         grid.add_row(Text("unhealthy", style="bold red"), Text(reason))
     title = Text.assemble((f"study {found['study']}", "bold cyan"), f"  {found['about']}")
-    return Group(title, grid, "")
+    return Group(title, grid)
 
 
 def _describe(w: dict[str, Any], rungs: int) -> Text:
@@ -278,14 +282,26 @@ def _describe(w: dict[str, Any], rungs: int) -> Text:
     return Text.assemble(f"{w['host']}:{w['pid']} ", (state, colour), " · " + " · ".join(said))
 
 
+@contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Return a context in which a database that does not answer is a RunError. url: of it."""
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        if not is_away(error):
+            raise
+        raise RunError(
+            f"--storage {hide_password(url)} cannot be read now ({reason_of(error)})"
+        ) from None
+
+
+def screen() -> Terminal:
+    """Return the console for tables: output that is not a terminal has no width, so a large one."""
+    return Terminal() if sys.stdout.isatty() else Terminal(width=WIDTH)
+
+
 def show_status(
-    study_name: str | None,
-    where: str | None,
-    runs_dir: Path | None,
-    *,
-    as_json: bool,
-    watch: bool,
-    hooks: Hooks,
+    study_name: str | None, where: str | None, runs_dir: Path | None, *, as_json: bool, hooks: Hooks
 ) -> bool:
     """Print the status of one study, or of all in the database.
 
@@ -294,65 +310,22 @@ def show_status(
         where: `--storage`.
         runs_dir: `--runs-dir`.
         as_json: print JSON instead of tables.
-        watch: repeat every `WATCH_SECONDS` until Ctrl-C.
         hooks: with the number of hold-out evaluations used.
 
     Returns:
         Whether all of them are healthy.
     """
     url = storage_url(where, runs_dir)
-    storage = open_to_read(url)
-    handles: dict[str, StudyReader] = {}  # kept, since they cache finished trials
-
-    def read() -> list[dict[str, Any]]:
-        try:
-            names = [study_name] if study_name else list(reversed(our_studies(storage)))
-            for name in names:
-                if name not in handles:
-                    handles[name] = StudyReader(storage, name, runs_dir)
-            return [study_status(handles[name], hooks.count_looks) for name in names]
-        except (SQLAlchemyError, StorageInternalError) as error:
-            if not is_away(error):
-                raise
-            raise RunError(
-                f"--storage {hide_password(url)} cannot be read now ({reason_of(error)})"
-            ) from None
-
-    # Output that is not a terminal has no width: a large one keeps tables whole.
-    console = Terminal() if sys.stdout.isatty() else Terminal(width=160)
-    if watch:
-        return _watch(read, console, as_json)
-    found = read()
+    with reading(url):
+        storage = open_to_read(url)
+        names = [study_name] if study_name else list(reversed(our_studies(storage)))
+        handles = [StudyReader(storage, name, runs_dir) for name in names]
+        found = [study_status(handle, hooks.count_looks) for handle in handles]
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
-        console.print(*(show(study) for study in found), end="")
+        console = screen()
+        console.print(*(Group(show(study), "") for study in found), end="")
         if not found:
             console.print_line(f"no study in {hide_password(url)}")
-    return _all_healthy(found)
-
-
-def _all_healthy(found: list[dict[str, Any]]) -> bool:
     return all(study["healthy"] for study in found)
-
-
-def _watch(read: Callable[[], list[dict[str, Any]]], console: Console, as_json: bool) -> bool:
-    """Update a terminal in place; elsewhere, and as JSON (one line each), print repeatedly."""
-    found: list[dict[str, Any]] = []
-    try:
-        if as_json or not console.is_terminal:
-            while True:
-                found = read()
-                if as_json:
-                    typer.echo(json.dumps(found))
-                else:
-                    console.print(f"{datetime.now():%Y-%m-%d %H:%M:%S}", *map(show, found), end="")
-                time.sleep(WATCH_SECONDS)
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                now = f"{datetime.now():%H:%M:%S}, every {WATCH_SECONDS:.0f} s; Ctrl-C to stop"
-                found = read()
-                live.update(Group(*map(show, found), Text(now, style="dim")), refresh=True)
-                time.sleep(WATCH_SECONDS)
-    except KeyboardInterrupt:
-        return _all_healthy(found)

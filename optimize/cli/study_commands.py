@@ -1,4 +1,4 @@
-"""The commands about studies that exist: `status`, `pause`, `resume` and `enqueue`."""
+"""The commands about studies that exist: `status`, `watch`, `pause`, `resume` and `enqueue`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,6 @@ def status(
         bool,
         typer.Option("--json", help="Print JSON; docs/reference/status.md describes the keys."),
     ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Update every 2 seconds until Ctrl-C.")
-    ] = False,
 ) -> None:
     """Show studies, their progress and their workers.
 
@@ -33,11 +30,32 @@ def status(
     """
     with loading():
         from sweepd.optimize.cli.status import show_status
-    healthy = show_status(
-        study_name, storage, runs_dir, as_json=as_json, watch=watch, hooks=context.obj
-    )
-    if not healthy:
+    if not show_status(study_name, storage, runs_dir, as_json=as_json, hooks=context.obj):
         raise typer.Exit(1)
+
+
+def watch(
+    context: typer.Context,
+    study: Annotated[
+        str | None, typer.Argument(help="Name of the study. Default: the newest one.")
+    ] = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON; docs/how_to/watch_a_study.md describes the keys."),
+    ] = False,
+) -> None:
+    """Watch a study in the terminal: its curves, progress, ETA, workers and best trial.
+
+    The view is updated every 2 seconds until Ctrl-C. Output that is not a terminal is printed once.
+    It reads the database only, so it works wherever the database can be opened, and costs the
+    workers nothing.
+    """
+    with loading():
+        from sweepd.optimize.cli.watch import watch_study
+    watch_study(study, storage, runs_dir, once=once, as_json=as_json, hooks=context.obj)
 
 
 def pause(

@@ -1,7 +1,8 @@
-"""What a worker shows and publishes: a live panel or log lines, heartbeats, crash file, supervisor."""
+"""What a worker shows and publishes: panel, log lines or notebook, heartbeats, crash file."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -10,22 +11,27 @@ from typing import Any, Self
 
 import psutil
 import torch
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from sweepd.envs.support.formatting import duration, hourly
-from sweepd.envs.support.logs import say_line
+from sweepd.envs.support.logs import LogConsole, say_line
 from sweepd.envs.support.supervisor import Supervisor
+from sweepd.optimize.study.insight.charts import StudyCharts
+from sweepd.optimize.study.insight.time_left import Pace, seconds_left
 from sweepd.optimize.study.recovery.deaths import CrashFile
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import GpuUse
 from sweepd.optimize.study.recovery.stall import Progress
+from sweepd.optimize.worker.notebook import NotebookOutput, in_notebook
 
 LOG_EVERY = 15.0  # seconds between two log lines
 RATE_WINDOW = 30.0  # seconds over which the speed is averaged
+# Events of which there are many; in a notebook they are lines of its one output.
+ROUTINE = ("batch.started", "trial.complete", "trial.pruned")
 FIGURES_EVERY = 2.0  # seconds for which the figures are cached
 
 
@@ -60,6 +66,10 @@ class GpuMeter:
         return GpuUse(use / 100, int(memory.used), int(memory.total))
 
 
+def _prints_json(console: Console) -> bool:
+    return isinstance(console, LogConsole) and console.prints_json
+
+
 class Telemetry:
     """Shows the progress of one worker. Use it as a context manager; `say` also works outside.
 
@@ -69,6 +79,8 @@ class Telemetry:
         recycled: number of restarts of the process to free memory.
         counts: trials of the study by state.
         best: value and number of the best trial.
+        others: pace of the study's other workers together, see `Pace`.
+        charts: the study's curves; kept while `drawn`.
         steps_done: environment steps of this worker.
         activity: what the worker is doing.
         share_of_batch: progress to the next rung, 0 to 1.
@@ -81,6 +93,8 @@ class Telemetry:
         self.recycled = 0
         self.counts: dict[str, int] = {}
         self.best: tuple[float, int] | None = None
+        self.others = 0.0
+        self.charts: StudyCharts | None = None
         self.activity = "starting"
         self.share_of_batch = 0.0
         self.steps_done = 0
@@ -88,17 +102,23 @@ class Telemetry:
         self._began = time.monotonic()
         self._ended: float | None = None
         self._finished_here = 0
-        self._steps_finished = 0  # steps_done when the last trial was finished
+        self._pace = Pace()
+        self._work_left = math.nan  # see `work_left`, after the last evaluated rung
+        self._work_since = 0.0  # steps since then
+        self._padding = 1.0  # steps of whole programs, in steps of their members
         self._recent: deque[tuple[float, int]] = deque()  # (time, steps) within RATE_WINDOW
         self._logged = 0.0
         self._figures: dict[str, Any] = {}
         self._figured_at = float("-inf")
         self._process = psutil.Process()
         self._live: Live | None = None
+        self._notebook: NotebookOutput | None = None
 
     def __enter__(self) -> Self:
         self._began = self._logged = time.monotonic()
-        if self.console.is_terminal:
+        if in_notebook() and not _prints_json(self.console):
+            self._notebook = NotebookOutput()
+        elif self.console.is_terminal:
             self._live = Live(
                 console=self.console,
                 get_renderable=self._panel,
@@ -113,34 +133,69 @@ class Telemetry:
         if self._live is not None:
             self._live.stop()
             self._live = None
+        if self._notebook is not None:
+            self.activity, self.share_of_batch = "ended", 0.0
+            self._notebook.show(self._panel())
+            self._notebook = None
 
     # -- called by the worker
 
+    @property
+    def drawn(self) -> bool:
+        """Whether curves are shown, so that `charts` are needed."""
+        return self._live is not None or self._notebook is not None
+
     def say(self, text: str, event: str = "note", **fields: Any) -> None:
-        """Print one line, with the time in a log.
+        """Print one line, with the time in a log. A notebook shows the newest ones of each trial.
 
         Args:
             text: the line.
             event: name of what happened, for JSON logs; docs/reference/logs.md lists the names.
             fields: the same information as the text, for JSON logs.
         """
-        say_line(self.console, text, study=self.study_name, event=event, **fields)
+        if self._notebook is None or event not in ROUTINE:
+            say_line(self.console, text, study=self.study_name, event=event, **fields)
+            return
+        self._notebook.line(text)
+        if isinstance(self.console, LogConsole):
+            self.console.keep(text, {"study": self.study_name, "event": event, **fields})
+
+    def refresh(self) -> None:
+        """Update a notebook, at most every second."""
+        if self._notebook is not None and self._notebook.due():
+            self._notebook.show(self._panel())
 
     def steps(self, count: int) -> None:
         """Count environment steps."""
         now = time.monotonic()
         self.steps_done += count
+        self._pace.count(self._padding * count)
+        self._work_since += self._padding * count
         self._recent.append((now, count))
         while self._recent and now - self._recent[0][0] > RATE_WINDOW:
             self._recent.popleft()
-        if not self.console.is_terminal and now - self._logged > LOG_EVERY:
+        self.refresh()
+        if not (self.console.is_terminal or self._notebook) and now - self._logged > LOG_EVERY:
             self._logged = now
             self.say(self.line(), event="progress", **self.figures())
 
     def finished(self, count: int) -> None:
         """Count trials finished by this worker."""
         self._finished_here += count
-        self._steps_finished = self.steps_done
+
+    def begin(self, padding: float) -> None:
+        """Note that a rung begins. padding: steps of whole programs, in steps of their members."""
+        self._padding = padding
+
+    def left(self, work: float) -> None:
+        """Note the steps that are left. work: see `work_left`; called after every rung."""
+        self._work_left, self._work_since = work, 0.0
+        self._pace.evaluated()
+        self.refresh()
+
+    def rest(self) -> None:
+        """Note that nothing is in training until the next `steps`."""
+        self._pace.rest()
 
     # -- figures
 
@@ -159,9 +214,11 @@ class Telemetry:
         return sum(count for _, count in self._recent) / span
 
     @property
-    def trials_per_hour(self) -> float:
-        """Trials that this worker finished per hour since its training began."""
-        return 3600.0 * self._finished_here / max(self.elapsed, 1e-3)
+    def trials_per_hour(self) -> float | None:
+        """Trials that this worker finished per hour since its training began; None before the first."""
+        return (
+            3600.0 * self._finished_here / max(self.elapsed, 1e-3) if self._finished_here else None
+        )
 
     @property
     def done(self) -> int:
@@ -169,20 +226,8 @@ class Telemetry:
 
     @property
     def eta(self) -> float:
-        """Seconds left at the average speed so far, evaluations included.
-
-        The remaining trials are assumed to need as many steps as the average finished one; before
-        the first has finished, the steps of an unpruned trial.
-        """
-        if not self.steps_done:
-            return float("nan")
-        each = (
-            self._steps_finished / self._finished_here
-            if self._finished_here
-            else self.steps_per_trial
-        )
-        left = max(0, self.total - self.done) * each - (self.steps_done - self._steps_finished)
-        return max(0.0, left) * self.elapsed / self.steps_done
+        """Seconds left at the pace of all workers; NaN until this worker's pace is known."""
+        return seconds_left(self._work_left, self._work_since, self._pace.value() + self.others)
 
     def figures(self) -> dict[str, Any]:
         """Return what `sweepd status` shows of this worker, at most `FIGURES_EVERY` seconds old."""
@@ -193,6 +238,8 @@ class Telemetry:
                 "total": self.total,
                 "steps_per_trial": self.steps_per_trial,
                 "steps_per_second": round(self.steps_per_second),
+                "pace": self._pace.value(),
+                "work_since_rung": round(self._work_since),
                 "trials_per_hour": self.trials_per_hour,
                 "finished": self._finished_here,
                 "resident_bytes": self.resident_bytes(),
@@ -221,7 +268,7 @@ class Telemetry:
             f"ETA {duration(self.eta)} · {best}" + (f" · GPU {gpu}" if gpu else "")
         )
 
-    def _panel(self) -> Panel:
+    def _panel(self) -> RenderableType:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="bold", no_wrap=True)
         grid.add_column()
@@ -243,7 +290,8 @@ class Telemetry:
         gpu = self.gpu()
         if gpu:
             grid.add_row("GPU", str(gpu))
-        return Panel(grid, title=f"sweepd · {self.study_name}", border_style="cyan", expand=False)
+        panel = Panel(grid, title=f"sweepd · {self.study_name}", border_style="cyan", expand=False)
+        return panel if self.charts is None else Group(panel, self.charts)
 
 
 class Activity:
@@ -305,6 +353,7 @@ class Activity:
     def idle(self, state: str, activity: str) -> None:
         """Publish that nothing is in training."""
         self.heartbeat.state = state
+        self.telemetry.rest()
         self._publish(activity, [], {})
 
     def _publish(self, activity: str, numbers: Sequence[int], info: Mapping[str, Any]) -> None:

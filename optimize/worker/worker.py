@@ -8,6 +8,7 @@ writes files.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -19,11 +20,14 @@ from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.optimize.objectives.judged import judge
 from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
 from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.insight.charts import StudyCharts
+from sweepd.optimize.study.insight.history import history
+from sweepd.optimize.study.insight.time_left import members_of, whole_programs, work_left
 from sweepd.optimize.study.pause import PauseWatch
 from sweepd.optimize.study.population import claim_population
 from sweepd.optimize.study.recovery.deaths import CrashFile
 from sweepd.optimize.study.recovery.heartbeat import BEAT_SECONDS, Heartbeat
-from sweepd.optimize.study.recovery.registration import GRACE_SECONDS
+from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, list_workers
 from sweepd.optimize.study.recovery.stale_trials import crash_file, recover_stale
 from sweepd.optimize.study.recovery.stall import STALL_SECONDS, Progress
 from sweepd.optimize.study.study import Plan, StudyHandle
@@ -147,6 +151,7 @@ class Worker:
         )
         self.share = DeviceShare(device_key(device), lambda share: limit_memory(device, share))
         self._last_check = 0.0  # when `_stop_or_lost` was last called
+        self._looked = -math.inf  # when `_look_at_others` last read
 
     def run(self) -> Outcome:
         """Train batches until the study is complete, a signal arrives, or memory is exceeded."""
@@ -220,16 +225,39 @@ class Worker:
             self.telemetry.say(f"trial {trial.number}: {fate}", event, trial=trial.number)
 
     def _refresh(self) -> None:
-        """Update the counts and the best trial that are shown."""
-        # One read of the trials for both.
+        """Update the counts, the best trial and the time left that are shown."""
+        # One read of the trials for all.
         with self.handle.cached.read_once(self.handle.study_id):
             self.telemetry.counts, best = self.handle.counts(), self.handle.best()
+            reached = [
+                (trial.state.name, max(trial.intermediate_values, default=0))
+                for trial in self.handle.trials()
+            ]
+        steps = self.telemetry.steps_per_trial
+        self.telemetry.left(work_left(reached, self.spec, self.options.total, steps))
+        self._look_at_others()
+        if self.telemetry.drawn:
+            rows = self.handle.storage.patience(self.handle.rows.read)
+            self.telemetry.charts = StudyCharts(history(rows))
         if best is not None:
             before, number = self.telemetry.best, best.best_trial.number
             self.telemetry.best = (best.value, number)
             # Not for the one that the study had before this worker began.
             if self.batches and (before is None or before[1] != number):
                 self.tell("on_new_best", number, best.value)
+
+    def _look_at_others(self) -> None:
+        """Update the pace of the other workers, as often as they publish it."""
+        if time.monotonic() - self._looked < self.options.beat_seconds:
+            return
+        storage = self.handle.storage
+        workers = storage.patience(list_workers, storage, self.handle.study_id)
+        self.telemetry.others = sum(
+            other.info.get("pace", 0.0)
+            for other in workers
+            if other.worker != self.name and other.beat_age < self.options.grace_seconds
+        )
+        self._looked = time.monotonic()
 
     # -- training a batch
 
@@ -369,6 +397,8 @@ class Worker:
     def _begin_rung(self, trainings: list[Training]) -> None:
         """Publish the rung that is trained now, the lowest of a batch with resumed trials."""
         self.records.pace.begun()
+        members = len(trainings) * members_of(self.spec, self.telemetry.steps_per_trial)
+        self.telemetry.begin(whole_programs(members, self.spec.slots) / members)
         rung = min(t.rung for t in trainings) + 1
         self._show_training(
             [t.plan for t in trainings],

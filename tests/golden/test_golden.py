@@ -139,6 +139,7 @@ REFUSED = (
     "rollback nothing",
     "trader status nothing",
     "dashboard nothing --once",
+    "watch nothing",
     "dashboard --training --once",
     "data check --data-dir nothing",
     "service install nothing",

@@ -74,6 +74,55 @@ def curve(row: TrialRow, members: Mapping[int, Sequence[float]], spec: StudySpec
     }
 
 
+def member_curves(
+    rows: Sequence[TrialRow], members: Mapping[int, Mapping[int, Sequence[float]]], spec: StudySpec
+) -> dict[str, Any]:
+    """Return the learning curve of every member of some trials, and their mean.
+
+    Args:
+        rows: the trials, of one configuration.
+        members: scores per member by trial and rung.
+        spec: the study's spec.
+
+    Returns:
+        `lines`: one per member with a finite score, `trial`, `name` and `points`; `mean`: points.
+        A point has `rung`, `steps` (per member) and `value`; the mean has also `members`, their
+        number at that rung.
+    """
+    names = spec.member_names(
+        max((len(scores) for own in members.values() for scores in own.values()), default=0)
+    )
+    lines: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    at_rung: dict[int, list[float]] = {}
+    for row in rows:
+        for rung, scores in members.get(row.number, {}).items():
+            for member, score in enumerate(scores):
+                if math.isfinite(score):
+                    lines.setdefault((row.number, member), []).append(_point(spec, rung, score))
+                    at_rung.setdefault(rung, []).append(score)
+    several = len({trial for trial, _ in lines}) > 1
+    return {
+        "lines": [
+            {
+                "trial": trial,
+                "name": f"trial {trial}" + (f", {names[member]}" if len(names) > 1 else "")
+                if several
+                else names[member],
+                "points": points,
+            }
+            for (trial, member), points in sorted(lines.items())
+        ],
+        "mean": [
+            _point(spec, rung, float(np.mean(scores))) | {"members": len(scores)}
+            for rung, scores in sorted(at_rung.items())
+        ],
+    }
+
+
+def _point(spec: StudySpec, rung: int, value: float) -> dict[str, Any]:
+    return {"rung": rung, "steps": spec.rung_end(rung) * spec.transitions, "value": value}
+
+
 def heat(rows: Sequence[TrialRow], chosen: Sequence[int], spec: StudySpec) -> dict[str, Any]:
     """Return the members' scores of the best complete trials and of the chosen ones.
 

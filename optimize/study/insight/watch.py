@@ -19,6 +19,7 @@ from sweepd.optimize.study.insight.curves import (
     best_first,
     curve,
     heat,
+    member_curves,
     table_row,
 )
 from sweepd.optimize.study.insight.importance import LatestImportances
@@ -28,6 +29,8 @@ from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.frontier import frontier_of
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import TrialRow
+from sweepd.optimize.study.record.specs import GameSpec
+from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.space.parsing import study_space
 
 SHOWN_RACE = 12  # configurations
@@ -111,6 +114,44 @@ class StudyInsight:
         return [
             curve(by_number[number], members.get(number, {}), self.handle.spec) for number in chosen
         ]
+
+    def trial(self, number: int) -> dict[str, Any] | None:
+        """Return everything about one trial; None if there is no such trial.
+
+        Returns:
+            `head` (see `head`), `axis` (what the values of the curves are), `rungs` (of the study),
+            `row` (see `table_row`), `curves` (see `member_curves`) of the trials with the same
+            parameters, whose numbers are `same`, `params` (name, value and axis, which is None if
+            the space has no such parameter), `metrics`, `started` and `ended` (seconds since the
+            epoch, or None), `record` (a `TrialRecord`), `files` (names in `folder`), `study_id`,
+            and `playable`: whether its best member can play the game.
+        """
+        rows, spec = self.rows.read(), self.handle.spec
+        row = next((one for one in rows if one.number == number), None)
+        if row is None:
+            return None
+        same = [one for one in rows if one.params == row.params and one.params] or [row]
+        numbers = [one.number for one in same]
+        record = TrialRecord.from_attributes(self.rows.attributes(row))
+        folder = self.handle.run_dir / row.folder
+        axes = {axis.name: axis for axis in self.axes}
+        return {
+            "head": self.head(rows),
+            "axis": spec.rung_text,
+            "rungs": spec.rungs,
+            "row": table_row(row),
+            "same": numbers,
+            "curves": member_curves(same, self.rows.curves(numbers), spec),
+            "params": [(name, value, axes.get(name)) for name, value in row.params.items()],
+            "metrics": record.metrics or {},
+            "started": row.started,
+            "ended": row.ended,
+            "record": record,
+            "folder": str(folder),
+            "files": sorted(one.name for one in folder.iterdir()) if folder.is_dir() else [],
+            "study_id": self.handle.study_id,
+            "playable": row.judged and isinstance(spec, GameSpec) and record.members is not None,
+        }
 
     def compared(self) -> dict[str, Any]:
         """Return this study's side of a comparison: `head`, `so_far` and `summary`."""

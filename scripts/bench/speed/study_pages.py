@@ -53,6 +53,7 @@ PAGES = {
     "all parameters": "/training/parameters?rows=all",
     "trials": "/training/trials",
     "last page of trials": "/training/trials?page=100&trials=1,2,3,4,5,6",
+    "trial": "/training/trial?study=bench&trial=0",
     "compare": "/training/compare?study=bench&with=other",
 }
 

@@ -25,7 +25,7 @@ from sweepd.hooks import CommandHooks
 from tests.deploy.builders import promoter_of
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import bundles, write_session
-from tests.deploy.dashboard.test_web import NoStudies, OneStudy
+from tests.deploy.dashboard.test_web import NoStudies
 from tests.deploy.games.players import GOOD, SLOT, study_of
 
 
@@ -106,15 +106,6 @@ def test_json_equals_the_view(made: Made) -> None:
     assert len(json.loads(printed(made.folder, "--json"))["slots"]) == 4
 
 
-def test_training_as_text_and_as_json(made: Made) -> None:
-    search = OneStudy()
-    search.show = lambda found: f"study {found['study']}"  # type: ignore[method-assign]
-    assert printed(made.folder, "--training", "--once", search=search).strip() == "study btc"
-    assert json.loads(printed(made.folder, "--training", "--json", search=search))["history"][
-        "values"
-    ]
-
-
 def test_missing_slots_and_studies_are_refused(made: Made, tmp_path: Path) -> None:
     for folder, arguments, says in (
         (tmp_path, ("--once",), "there is no registry at"),
@@ -123,7 +114,9 @@ def test_missing_slots_and_studies_are_refused(made: Made, tmp_path: Path) -> No
             ("--once", "none"),
             "there is no slot 'none'; slots: demo-1h, halted-1h, never-1h, silent-1h",
         ),
-        (made.folder, ("--training", "--once"), "start one with sweepd train"),
+        (made.folder, ("--training", "--once"), "for a study: sweepd watch"),
+        (made.folder, ("--training", "--terminal"), "for a study: sweepd watch"),
+        (made.folder, ("--training", "--json"), "for a study: sweepd watch"),
         (made.folder, ("--training", "--once", "demo-1h"), "name a study with --study-name"),
     ):
         with pytest.raises(InputError) as refused:
@@ -227,5 +220,5 @@ def test_options_of_the_registry_are_passed_to_the_studies(tmp_path: Path) -> No
         "x",
         "--json",
     ]
-    CliRunner().invoke(app, ["dashboard", "--training", *flags])
+    CliRunner().invoke(app, ["dashboard", *flags])
     assert [given[-1] for given in asked] == [RegistryFlags(tmp_path, f"sqlite:///{tmp_path}/r.db")]

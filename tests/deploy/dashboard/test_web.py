@@ -74,7 +74,7 @@ class NoStudies:
     def studies(self) -> list[str]:
         raise self.problem
 
-    progress = show = parameters = trials = compare = folder = studies
+    progress = parameters = trials = trial = reader = compare = folder = studies
 
     def application(self) -> Any:
         raise self.problem

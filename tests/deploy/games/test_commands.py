@@ -179,6 +179,31 @@ def test_play_shows_a_game_in_the_terminal_or_writes_it(sweepd: Run, folder: Pat
     assert not (folder / "game.png").exists()
 
 
+def test_a_trial_plays_without_a_promotion(sweepd: Run, folder: Path) -> None:
+    printed = sweepd("play", "--trial", "short#1", "--best-of", 3, "--out", folder / "best.gif")
+    assert re.search(
+        r"trial short#1 on cartpole: return \d+; the best of 3 games, with seed", printed
+    )
+    returns = [
+        float(re.findall(r"return (\d+)", sweepd("play", "--trial", "short#1", "--seed", seed))[-1])
+        for seed in range(3)
+    ]
+    assert f"return {max(returns):.0f};" in printed
+    assert f"with seed {returns.index(max(returns))}" in printed
+    with Image.open(folder / "best.gif") as picture:
+        assert getattr(picture, "n_frames", 1) > 3
+    for words, said in (
+        (["short"], "must be STUDY#N"),
+        (["short#99"], "trial 99 is not a COMPLETE trial of study 'short'"),
+        (["nothing#1"], "'nothing' is not in"),
+        (["short#1", SLOT], "give no bundle"),
+        (["short#1", "--seat", "me"], "give no bundle, and no --seat"),
+        (["short#1", "--best-of", "2", "--episodes", "2"], "--best-of shows one game"),
+    ):
+        with pytest.raises(InputError, match=said):
+            sweepd("play", "--trial", *words)
+
+
 @pytest.mark.usefixtures("promoted")
 def test_mp4_is_written_or_says_what_is_missing(sweepd: Run, folder: Path) -> None:
     target = folder / "game.mp4"

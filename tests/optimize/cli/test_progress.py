@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.formatting import sparkline
 from sweepd.optimize.cli import train as train_command
-from sweepd.optimize.cli.progress import StudyWatch, history
+from sweepd.optimize.cli.progress import StudyWatch
+from sweepd.optimize.cli.watch import study_screen
 from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.insight.history import history
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.rows import TrialRow
 from sweepd.optimize.study.study import StudyHandle
@@ -32,31 +34,22 @@ def trial(number: int, second: float, value: float | None) -> TrialRow:
 
 
 def test_trials_per_hour_are_counted_in_equal_parts_of_the_time() -> None:
-    """Six trials in ten minutes, the first began a minute before its end."""
+    """Seven trials in ten minutes, the first began a minute before its end."""
     trials = [trial(n, second, 1.0) for n, second in enumerate((0, 30, 200, 330, 331, 600))]
     trials += [trial(9, 590, None)]
     found = history(trials)["rates"]
-    assert sum(part["finished"] for part in found) == 7
     assert found[0]["at"] == DAY - 60.0
-    assert [part["seconds"] for part in found] == pytest.approx([60.0] * 11)
-    assert [part["finished"] for part in found] == [
-        0,
-        2,
-        0,
-        0,
-        1,
-        0,
-        2,
-        0,
-        0,
-        0,
-        2,
-    ]  # the last one includes its end
-    assert found[-1]["per_hour"] == pytest.approx(120.0)
+    assert [part["seconds"] for part in found] == pytest.approx([300.0, 360.0])
+    assert [part["finished"] for part in found] == [3, 4]  # the last one includes its end
+    assert found[-1]["per_hour"] == pytest.approx(40.0)
+    # A study of half a minute has several parts, too.
+    short = history([trial(n, 2.0 * n - 30.0, 1.0) for n in range(16)])["rates"]
+    assert [part["seconds"] for part in short] == pytest.approx([20.0] * 3 + [30.0])
+    assert sum(part["finished"] for part in short) == 16
     long = history([trial(n, 3600.0 * n, 1.0) for n in range(1000)])["rates"]
     assert len(long) <= 60
     assert long[3]["per_hour"] == pytest.approx(1.0)
-    assert history([]) == {"rates": [], "values": []}
+    assert history([]) == {"rates": [], "values": [], "running": []}
 
 
 def test_the_best_so_far_rises_in_the_order_in_which_trials_ended() -> None:
@@ -96,13 +89,13 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
     assert sum(part["finished"] for part in found["history"]["rates"]) == 1
     assert found["best"]["value"] == found["history"]["values"][-1]["best"]
     screen = Console(width=240, file=io.StringIO(), record=True)
-    screen.print(watch.show(found))
+    screen.print(study_screen(found))
     text = screen.export_text()
     for word in (
         "study s",
         "1 of 1 done",
         "trials/hour",
-        "best trial so far",
+        "best so far",
         "hold-out evaluations used: 3",
     ):
         assert word in text, word

@@ -52,6 +52,8 @@ WORKER_KEYS = {
     "total",
     "steps_per_trial",
     "steps_per_second",
+    "pace",
+    "work_since_rung",
     "trials_per_hour",
     "finished",
     "resident_bytes",
@@ -97,7 +99,6 @@ def test_keys_are_those_documented(market: Path, sweepd: Sweepd) -> None:
     )
     assert (found["total"], found["done"], found["trials"]["RUNNING"]) == (3, 0, 3)
     assert seen["resident_bytes"] > 2**20
-    assert found["eta_seconds"] > 0
     text = sweepd("status").finish()
     for piece in (
         "0 of 3 done: 3 running",
@@ -143,7 +144,7 @@ def test_killed_workers_are_dead_and_silent_ones_stale(market: Path, sweepd: Swe
     assert _json(sweepd("status", "--json").finish(0))["paused"]["by"]
 
 
-def test_failures_have_reasons_and_watch_repeats(market: Path, sweepd: Sweepd) -> None:
+def test_failures_have_reasons(market: Path, sweepd: Sweepd) -> None:
     sweepd("train", "--n-trials", 1, "--trials-per-batch", 1).finish()
     assert "1 of 1 done" in sweepd("status").finish(0)
     handle = open_handle(market)
@@ -154,11 +155,6 @@ def test_failures_have_reasons_and_watch_repeats(market: Path, sweepd: Sweepd) -
     assert "'3' not in (8, 16)" in failure["reason"]
     assert f"trial 1: {failure['reason']}"[:40] in sweepd("status").finish(0)
     assert show(study_status(handle))
-    watching = sweepd("status", "--watch", "--json")
-    wait_for(lambda: len(watching.output.read_text().splitlines()) >= 2)
-    watching.signal(signal.SIGINT)
-    out = watching.finish(0)
-    assert all(json.loads(line)[0]["study"] == "s" for line in out.splitlines())
 
 
 @pytest.mark.parametrize("words", [("--study-name", "none"), ("--storage", "none.db")])

@@ -17,8 +17,9 @@ from rich.console import Console
 from sweepd.envs.crypto.scoring.figures import path_metric_names
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.api.study import Study
-from sweepd.optimize.cli.progress import show_progress, study_progress
+from sweepd.optimize.cli.progress import study_progress
 from sweepd.optimize.cli.study_request import make_request
+from sweepd.optimize.cli.watch import study_screen
 from sweepd.optimize.objectives.games.evaluation import NUMBERS
 from sweepd.optimize.objectives.table import check_request
 from sweepd.optimize.study.database.opening import open_storage
@@ -94,7 +95,7 @@ def test_every_screen_shows_the_frontier(traded: StudyHandle) -> None:
     shown = [point["values"] for point in frontier["frontier"]]
     assert shown == sorted((t.values for t in traded.trials()), reverse=True)
     assert frontier["chosen"] == best.number == found["best"]["trial"]
-    text = printed(show_progress(found))
+    text = printed(study_screen(found))
     assert f"selected: trial {best.number}, the one nearest to the best of every value" in text
     assert "and 1 more" in text
     frame = trials_frame(traded)
