@@ -66,6 +66,10 @@ COMMANDS = {
         f"{_SEARCH}.study_commands:enqueue",
         "Add a trial with parameters of yours to a study; workers train it before new ones.",
     ),
+    "plan": (
+        f"{_DEPLOY}.plan:plan_command",
+        "Before training: how often the gate finds a return over equal weight, by years and trials.",
+    ),
     "promote": (
         f"{_DEPLOY}.promote:promote_command",
         "Evaluate a study's best trial, and make it champion of a slot if it meets every rule.",

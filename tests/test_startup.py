@@ -40,6 +40,7 @@ TORCH = {
     "resume": False,
     "doctor": True,
     "enqueue": True,  # the names of its parameters are those of the algorithm and the environment
+    "plan": False,
     "promote": True,
     "promote-after-study": True,
     "export": False,  # of parameters; of a policy it may
@@ -158,6 +159,7 @@ def test_commands_without_networks_do_not_import_torch(tmp_path: Path) -> None:
         ("data", "demo", "--bars", "500"),
         ("data", "import", "--from", "data/demo", "--to", "imported"),
         ("data", "download", "--help"),
+        ("plan", "--data-dir", "data/demo", "--n-trials", "2"),
         ("dashboard", "--once"),
         ("watch", "s"),
         ("watch", "--json"),

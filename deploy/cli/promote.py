@@ -10,14 +10,15 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from sweepd.deploy.cli.next_commands import next_commands, print_next
 from sweepd.deploy.gates import gate_of
+from sweepd.deploy.promotion.commands import on_study
 from sweepd.deploy.promotion.flags import PromoteFlags
 from sweepd.deploy.promotion.promoter import Promoter
-from sweepd.deploy.promotion.promotion import Promotion
+from sweepd.deploy.promotion.promotion import Promotion, Step
 from sweepd.deploy.promotion.studies import attach, find_study
-from sweepd.deploy.promotion.terminal import report_view
-from sweepd.deploy.registry.flags import RegistryFlags
+from sweepd.deploy.promotion.terminal import print_steps, report_view
+from sweepd.deploy.promotion.verdict_file import GATE, write_verdict
+from sweepd.deploy.registry.flags import RegistryFlags, registry_flags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.replay_view import replay_champion
 from sweepd.envs.support.database_url import STORAGE_VARIABLE
@@ -49,9 +50,7 @@ def promote_command(flags: PromoteFlags, where: RegistryFlags) -> None:
     task.print(promotion)
     if not (flags.first_stage or flags.dry_run):
         task.publish(promotion)
-    # A user who ran this command knows the others; a worker prints all of them.
-    if promotion.outcome in ("promoted", "champion already"):
-        task.print_next(promotion, most=1)
+    print_steps(task.console, promotion.steps)
 
 
 @takes_flags
@@ -81,7 +80,7 @@ def promote_after_study(
         replay_champion(
             registry, promotion.slot, promotion.champion, Path(task.gate.data_dir), console
         )
-    task.print_next(promotion)
+    print_steps(console, [*promotion.steps, *task.on_study])
     return promotion
 
 
@@ -119,7 +118,7 @@ class PromotionTask:
         self.console.print(report_view(self.gate.report(promotion)))
 
     def publish(self, promotion: Promotion[Any]) -> None:
-        """Write the report, and attach it to the study.
+        """Write the verdict and the report, and attach the report to the study.
 
         Errors are printed and do not change the decision.
         """
@@ -127,7 +126,9 @@ class PromotionTask:
 
         paths: list[Path] = []
         try:
-            paths += write_report(self.gate.report(promotion), self.study.run_dir / "gate")
+            report = self.gate.report(promotion)
+            write_verdict(report, self.study.run_dir)
+            paths += write_report(report, self.study.run_dir / GATE)
             attach(self.study, paths)
             paths += self.gate.publish(promotion)
         except (OSError, InputError, RunError, SQLAlchemyError) as error:
@@ -137,12 +138,14 @@ class PromotionTask:
         if paths:
             self.console.print_line("report: " + ", ".join(map(str, paths)))
 
-    def print_next(self, promotion: Promotion[Any], most: int | None = None) -> None:
-        """Print the commands that a user may want next, at most `most` of them."""
-        champion = self.gate.champion_commands(promotion.slot)
-        print_next(
-            self.console, next_commands(promotion, self.study, self.registry, champion)[:most]
-        )
+    @property
+    def on_study(self) -> list[Step]:
+        """Commands that show more of the study, for users who have not given any so far."""
+        where = registry_flags(self.registry)
+        return [
+            Step("list the trials and the best parameters", on_study("status", self.study)),
+            Step("show the study in a browser", f"{on_study('dashboard', self.study)}{where}"),
+        ]
 
 
 def _progress(console: Terminal, flags: PromoteFlags) -> Callable[[str], None]:

@@ -25,6 +25,7 @@ from sweepd.deploy.dashboard.study_figures import (
     values_figure,
 )
 from sweepd.deploy.dashboard.videos import Videos
+from sweepd.deploy.promotion.verdict_file import read_verdict
 from sweepd.envs.crypto.scoring.figures import figures
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.optimize.study.record.frontier import frontier_lines
@@ -93,7 +94,9 @@ class StudyPages:
                 raise NotFound(f"There is no study {name!r}.")
             found = self._search.progress(name)
         except (InputError, RunError) as problem:
-            return self._pages.render("training.html", "/training", problem, studies=[], found=None)
+            return self._pages.render(
+                "training.html", "/training", problem, studies=[], found=None, verdict=None
+            )
         past = found["history"]
         drawn = {}
         if past["rates"]:
@@ -105,6 +108,7 @@ class StudyPages:
             "/training",
             studies=studies,
             found=found,
+            verdict=read_verdict(self._search.folder(name)),
             figures=drawn,
             frontier=frontier_lines(found["frontier"]) if "frontier" in found else [],
             metrics=[one.cells for one in figures((found["best"] or {}).get("metrics") or {})],

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial
 
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.deploy.games import policy as game_policy
-from sweepd.deploy.games.advice import why_none
+from sweepd.deploy.games.advice import next_steps
 from sweepd.deploy.games.baselines import load_baselines
 from sweepd.deploy.games.bundle import GameBundle, game_key
 from sweepd.deploy.games.candidates import (
@@ -38,6 +38,7 @@ from sweepd.deploy.games.verify import verify_game_bundle
 from sweepd.deploy.promotion.flags import PromoteFlags
 from sweepd.deploy.promotion.gate import Gate, NothingToJudge, TrialPolicy, Verification
 from sweepd.deploy.promotion.members import trial_members
+from sweepd.deploy.promotion.promotion import Step
 from sweepd.deploy.promotion.rules import GateRule
 from sweepd.deploy.promotion.sections import Report, Section
 from sweepd.deploy.registry.records import CountedEvaluation
@@ -115,8 +116,8 @@ class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
             for team in ((True, False) if self.study.teams else (False,))
         ]
 
-    def advise(self, results: Sequence[GameResult], closest: GameResult) -> str:
-        return why_none(results, closest)
+    def steps(self, results: Sequence[GameResult], closest: GameResult) -> Sequence[Step]:  # noqa: ARG002
+        return next_steps(self.study, closest, self.registry)
 
     def closest(self, results: Sequence[GameResult]) -> GameResult:
         """The evaluated result that failed the fewest rules, and of these the best by its panel."""

@@ -38,11 +38,13 @@ class Backtest:
         metrics: one per path.
         moments: of the returns in excess of equal weight, one per path.
         excess: (T,) those returns, mean over paths.
+        deviations: standard deviations of those returns per bar, one per path.
     """
 
     metrics: tuple[Metrics, ...]
     moments: tuple[Moments, ...]
     excess: Array
+    deviations: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +210,7 @@ def read_search(
             unreadable[trial.number] = f"its back-test paths cannot be read: {error}"
             continue
         backtests[trial.number] = Backtest(
-            metrics, returns.moments[trial.number], np.mean(excess, axis=0)
+            metrics, returns.moments[trial.number], np.mean(excess, axis=0), _deviations(excess)
         )
     return SearchStatistics(finished, backtests, unreadable, returns, timeframe, evaluations)
 
@@ -252,9 +254,15 @@ def combine(
     together = np.std(excess, axis=1)
     ratio = np.where(together > 0.0, apart / np.where(together > 0.0, together, 1.0), 1.0)
     moments = tuple(luck.moments(row) for row in excess)
-    backtest = Backtest(tuple(whole.summarise(timeframe)), moments, np.mean(excess, axis=0))
+    backtest = Backtest(
+        tuple(whole.summarise(timeframe)), moments, np.mean(excess, axis=0), _deviations(excess)
+    )
     # σ of a weighted sum is at most the weighted sum of the σ, so D < 1 is rounding only.
     return Combination(whole, found[0][1], backtest, np.maximum(ratio, 1.0))
+
+
+def _deviations(excess: Array) -> tuple[float, ...]:
+    return tuple(map(float, np.std(excess, axis=1, ddof=1)))
 
 
 def _paths_file(trial: FrozenTrial, run_dir: Path) -> Path:

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial
 
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.deploy.market import policy as market_policy
-from sweepd.deploy.market.advice import why_none
+from sweepd.deploy.market.advice import Advice, how_far, measured_edge, power_text, study_power
 from sweepd.deploy.market.backtests import SearchStatistics
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.candidates import (
@@ -29,19 +29,22 @@ from sweepd.deploy.market.candidates import (
     study_search,
 )
 from sweepd.deploy.market.constants import nearest_constant
+from sweepd.deploy.market.power import GatePower
 from sweepd.deploy.market.report import market_facts, market_report, market_sections
 from sweepd.deploy.market.rules import CROSS_VALIDATION, DEFAULT_RULES, HOLDOUT, MarketEvidence
 from sweepd.deploy.market.scoring import Score, bootstrap_seed, compare_with_champion, score_bundle
 from sweepd.deploy.market.verify import verify_bundle
-from sweepd.deploy.promotion.bootstrap import draws_for, gate_level, mean_above_zero
+from sweepd.deploy.promotion.bootstrap import ALPHA, draws_for, gate_level, mean_above_zero
 from sweepd.deploy.promotion.gate import Gate, NothingToJudge, TrialPolicy, Verification
 from sweepd.deploy.promotion.members import trial_members
-from sweepd.deploy.promotion.rules import GateRule, RuleFinding, judge, passed
+from sweepd.deploy.promotion.promotion import Step
+from sweepd.deploy.promotion.rules import GateRule, RuleFinding, deciding, judge, passed
 from sweepd.deploy.promotion.sections import Report, Section
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.registry.records import CountedEvaluation
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.data.bars import Bars, load_bars
+from sweepd.envs.crypto.scoring import luck
 from sweepd.envs.crypto.splits import window_of
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.support.errors import InputError
@@ -192,14 +195,45 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
             "holdout": score.report(),
         }
 
-    def advise(self, results: Sequence[MarketResult], closest: MarketResult) -> str:
+    def how_far(self, result: MarketResult) -> str:
         assert self.search is not None
-        return why_none(
-            judged_count=len(results),
-            name=closest.candidate.name,
-            findings=closest.findings,
-            search=self.search,
+        asked = [one for one in result.findings if one.name == "holdout-excess"]
+        # Of a candidate that meets every rule, its return on unseen bars says most.
+        met = asked[0] if result.passes and asked and asked[0].verdict == "pass" else None
+        finding = met or deciding(result.findings)
+        if finding is None:
+            return ""
+        return how_far(finding, measured_edge(self.search, result), result)
+
+    def power(self, result: MarketResult) -> str:
+        found = self._power(result)
+        if found is None:
+            return ""
+        assert self.search is not None
+        return power_text(found, self.search.trials, measured_edge(self.search, result))
+
+    def _power(self, result: MarketResult) -> GatePower | None:
+        """The power of this gate; None of several trials, and with another limit of the ratio."""
+        limits = {rule.name: rule.limit for rule in self.rules}
+        candidate, first = result.candidate, self._holdout[0]
+        if self.search is None or len(candidate.trials) > 1:
+            return None
+        if limits["deflated-sharpe"] != luck.CONFIDENCE:
+            return None
+        next_level = limits["holdout-excess"] * gate_level(self.looks() + 1) / ALPHA
+        return study_power(
+            self.search,
+            candidate.trials[0],
+            candidate.selection,
+            self._holdout[1] - first,
+            min(next_level, 0.5),
+            limits["pbo"],
         )
+
+    def steps(self, results: Sequence[MarketResult], closest: MarketResult) -> Sequence[Step]:  # noqa: ARG002
+        assert self.search is not None
+        edge, power = measured_edge(self.search, closest), self._power(closest)
+        return Advice(self.study, self.search, self.bars_folder, closest, edge, power).steps()
 
     def looks(self) -> int:
         if self.search is None:  # so the study may have no hold-out

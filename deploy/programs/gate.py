@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sweepd.deploy.programs.advice import next_steps
 from sweepd.deploy.programs.bundle import ProgramBundle, program_key, program_name
 from sweepd.deploy.programs.candidates import (
     ProgramCandidate,
@@ -33,6 +34,7 @@ from sweepd.deploy.programs.rules import (
 )
 from sweepd.deploy.promotion.bootstrap import gate_level
 from sweepd.deploy.promotion.gate import Gate, NothingToJudge, Verification
+from sweepd.deploy.promotion.promotion import Step
 from sweepd.deploy.promotion.rules import GateRule, parse_limits
 from sweepd.deploy.promotion.sections import Report, Section
 from sweepd.deploy.registry.bundle_files import PROGRAM
@@ -44,18 +46,6 @@ from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.intervals import over_seeds, paired
 
 NO_FILES = "the program wrote no file to SWEEPD_OUT, so there is nothing to deploy"
-ADVICE: Mapping[str, str] = {
-    "fresh-failures": "find the reason in the log of the seed, and correct the program, or exclude "
-    "such parameters from the search space",
-    "fresh-seeds": "train with more fresh seeds (train --fresh-seeds, or run --trial)",
-    "constraints": "promote another trial of the frontier with --trial, or set stricter limits for "
-    "a new study, so that what is selected keeps a distance from them",
-    "files": "write what is to be deployed to SWEEPD_OUT, and leave the files of a study as they are",
-    VALUE: "a larger --budget, more trials, or more fresh seeds, which make the interval narrower",
-    "comparable": "promote to a slot of its own with --slot",
-    "beats-champion": "a larger --budget, more trials, or more fresh seeds, which make the interval "
-    "narrower; if no parameters are better, the champion rightly stays",
-}
 
 
 class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle]):
@@ -145,12 +135,8 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
     def record(self, candidate: ProgramCandidate, score: FreshScore) -> dict[str, Any]:
         return {"fresh": score.to_dict(), "selection": candidate.configuration.to_dict()}
 
-    def advise(self, results: Sequence[ProgramResult], closest: ProgramResult) -> str:  # noqa: ARG002
-        failed = [finding for finding in closest.findings if finding.verdict == "fail"]
-        said = "; ".join(f"{finding.name}: {finding.explanation}" for finding in failed)
-        helps = next((ADVICE[one.name] for one in failed if one.name in ADVICE), "")
-        text = f"{closest.candidate.name} does not meet {said}"
-        return f"{text}. What helps: {helps}" if helps else text
+    def steps(self, results: Sequence[ProgramResult], closest: ProgramResult) -> Sequence[Step]:  # noqa: ARG002
+        return next_steps(self.study, closest, self.registry, self.slot)
 
     def looks(self) -> int:
         return self.registry.evaluations.count_panel(program_key(self.study.spec.command), PROGRAM)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
+from sweepd.deploy.promotion.promotion import Step
 from sweepd.deploy.promotion.rules import NOT_EVALUATED
 from sweepd.deploy.promotion.sections import (
     Cell,
@@ -89,6 +90,8 @@ def write_pdf(path: Path, report: Report, picture: Figure) -> None:
     with PdfPages(path, metadata=metadata) as pages:
         text = _TextPages(pages, report.footer)
         text.put(report.headline, 16, gap=0.012, weight="bold")
+        text.terms(report.verdict)
+        text.steps(report.steps)
         for line in report.lines:
             text.put(line, 8.5)
         for section in report.sections:
@@ -147,7 +150,8 @@ class _TextPages:
 
     def put(self, text: str, size: float, gap: float = 0.006, **style: Any) -> None:
         """Write a paragraph. gap: below it, as a share of the page."""
-        letter = WIDE if style.get("weight") == "bold" else LETTER
+        wide = style.get("weight") == "bold" or style.get("family") == "monospace"
+        letter = WIDE if wide else LETTER
         for line in textwrap.wrap(text, int((RIGHT - LEFT) / (size * letter))):
             self.keep(size * LINE)
             self.write(line, size, **style)
@@ -198,6 +202,13 @@ class _TextPages:
             self.keep(4 * 9 * LINE)
             self.put(term, 9, 0.001, weight="bold")
             self.put(_text(text), 8, 0.008)
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        """Write the commands that lead on, each below its purpose."""
+        for step in steps:
+            self.keep(3 * 9 * LINE)
+            self.put(step.purpose, 8, 0.001, color=GREY)
+            self.put(step.command, 8, 0.006, family="monospace")
 
     def caption(self, text: str) -> None:
         """Write a remark below a section."""

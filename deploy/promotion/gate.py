@@ -9,6 +9,7 @@ policies of trials, which need no promotion.
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,21 +20,31 @@ from optuna.trial import FrozenTrial
 
 from sweepd.deploy.promotion.flags import PromoteFlags
 from sweepd.deploy.promotion.own_rules import own_rules
-from sweepd.deploy.promotion.promotion import CandidateT, GateResult, Outcome, Promotion, ScoreT
+from sweepd.deploy.promotion.promotion import (
+    CandidateT,
+    GateResult,
+    Outcome,
+    Promotion,
+    ScoreT,
+    Step,
+)
 from sweepd.deploy.promotion.rules import (
     NOT_EVALUATED,
     GateRule,
     RuleFinding,
+    deciding,
     judge,
     parse_limits,
     with_limits,
 )
-from sweepd.deploy.promotion.sections import Report, Section
+from sweepd.deploy.promotion.sections import Report, Section, distance
 from sweepd.deploy.promotion.studies import GateStudy
 from sweepd.deploy.registry.bundle_files import BundleT
+from sweepd.deploy.registry.flags import registry_flags
 from sweepd.deploy.registry.records import CountedEvaluation
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.invocation import program
 from sweepd.optimize.study.record.reader import StudyReader
 
 if TYPE_CHECKING:  # they import torch or pandas
@@ -269,13 +280,47 @@ class Gate(ABC, Generic[StudyT, CandidateT, ScoreT, BundleT]):
             ),
         )
 
-    @abstractmethod
-    def advise(
+    def why_none(
         self,
         results: Sequence[Result[CandidateT, ScoreT, BundleT]],
         closest: Result[CandidateT, ScoreT, BundleT],
     ) -> str:
-        """Why no candidate passed, with advice. closest: see there."""
+        """Why no candidate passed: the rules that the closest one does not meet, in plain words."""
+        failed = [one for one in closest.findings if one.verdict in ("fail", "defer")]
+        first = failed[0]
+        also = f"; it also fails {', '.join(one.name for one in failed[1:])}" if failed[1:] else ""
+        among = f", the closest of {len(results)} candidates," if len(results) > 1 else ""
+        return f"{closest.candidate.name}{among} does not meet {first.name} ({first.meaning}){also}"
+
+    def how_far(self, result: Result[CandidateT, ScoreT, BundleT]) -> str:
+        """How far a candidate is from its limits: of the rule that decides (`deciding`)."""
+        found = deciding(result.findings)
+        return "" if found is None else distance(found)
+
+    def power(self, result: Result[CandidateT, ScoreT, BundleT]) -> str:
+        """Which candidates this gate would find, in a sentence; "" where it is not known."""
+        return ""
+
+    @abstractmethod
+    def steps(
+        self,
+        results: Sequence[Result[CandidateT, ScoreT, BundleT]],
+        closest: Result[CandidateT, ScoreT, BundleT],
+    ) -> Sequence[Step]:
+        """Commands that help where no candidate passed, the most useful first. closest: see there."""
+
+    def champion_steps(self, champion: str | None) -> Sequence[Step]:
+        """Commands that take the slot's champion; none without one."""
+        if champion is None:
+            return []
+        where = f" {shlex.quote(self.slot)}{registry_flags(self.registry)}"
+        steps = [
+            Step(what, f"{program()} {command}{where}")
+            for command, what in self.champion_commands(self.slot)
+        ]
+        if self.registry.slot(self.slot).previous is not None:
+            steps.append(Step("bring the previous champion back", f"{program()} rollback{where}"))
+        return steps
 
     @abstractmethod
     def looks(self) -> int:

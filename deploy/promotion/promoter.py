@@ -15,14 +15,17 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
+from sweepd.deploy.promotion.commands import promote_again
 from sweepd.deploy.promotion.gate import Gate, NothingToJudge, Result, StudyT
 from sweepd.deploy.promotion.promotion import (
+    MOST_STEPS,
     CandidateOutcome,
     CandidateT,
     GateResult,
     Outcome,
     Promotion,
     ScoreT,
+    Step,
 )
 from sweepd.deploy.promotion.rules import RuleFinding, deferred, judge, not_evaluated, passed
 from sweepd.deploy.registry.bundle_files import BundleT, finite
@@ -125,7 +128,7 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
             if sum(result.look is not None for result in results) == self.looks:
                 break
         closest = self.gate.closest(results)
-        reason = self.gate.advise(results, closest)
+        reason = self.gate.why_none(results, closest)
         promotion = self._promotion(CandidateOutcome(closest, "none passes", reason), results)
         if not self.dry_run:
             self.registry.refuse(self.slot, reason + self._asked, promotion.to_dict())
@@ -227,16 +230,29 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
         """The outcome of the promotion."""
         assert outcome.outcome is not None
         study, result = self.gate.study, outcome.result
+        champion = self._champion
+        steps: Sequence[Step]
+        if outcome.outcome == "none passes":
+            assert result is not None
+            steps = self.gate.steps(results, result)
+        elif outcome.outcome == "would promote":
+            command = promote_again(self.gate.study, self.registry, self.gate.flags)
+            steps = [Step("promote it", command)]
+        else:
+            steps = self.gate.champion_steps(champion)
         return Promotion(
             outcome=outcome.outcome,
             slot=self.slot,
             study=study.name,
             reason=outcome.reason,
+            how_far="" if result is None else self.gate.how_far(result),
+            power="" if result is None else self.gate.power(result),
+            steps=tuple(steps[:MOST_STEPS]),
             candidates=tuple(results),
             chosen=result,
             choice=None if result is None else study.choice(result.candidate.trials),
             champion_before=self._before,
-            champion=self._champion,
+            champion=champion,
             version=outcome.version,
             dry_run=self.dry_run,
             complete=len(study.all_complete),

@@ -21,6 +21,7 @@ Outcome = Literal[
     "no hold-out",
     "first stage",
 ]
+MOST_STEPS = 3  # commands of a verdict
 KEPT_CANDIDATES = 20  # in the JSON of a promotion
 
 
@@ -112,6 +113,19 @@ class CandidateOutcome(Generic[ResultT]):
 
 
 @dataclass(frozen=True)
+class Step:
+    """A command that leads on from a verdict.
+
+    Attributes:
+        purpose: what it does, in a few words.
+        command: the line, which runs as printed in any shell.
+    """
+
+    purpose: str
+    command: str
+
+
+@dataclass(frozen=True)
 class Promotion(Generic[ResultT]):
     """The outcome of a promotion.
 
@@ -120,6 +134,10 @@ class Promotion(Generic[ResultT]):
         slot: the deployment slot.
         study: name of the study.
         reason: why, in a sentence without its full stop.
+        how_far: how much is missing or left over: value and limit of the rule that decides, in the
+            units of the kind; "" if nothing was judged.
+        power: which candidates this gate would find, in a sentence; "" where it is not known.
+        steps: what to do next.
         candidates: results of the judged candidates, best objective first.
         chosen: the result that the outcome is about, or the one closest to passing.
         choice: how the chosen candidate was chosen from a frontier, see `GateStudy.choice`.
@@ -136,6 +154,9 @@ class Promotion(Generic[ResultT]):
     slot: str
     study: str
     reason: str
+    how_far: str = ""
+    power: str = ""
+    steps: tuple[Step, ...] = ()
     candidates: tuple[ResultT, ...] = ()
     chosen: ResultT | None = None
     choice: Mapping[str, Any] | None = None
@@ -177,6 +198,8 @@ class Promotion(Generic[ResultT]):
             "slot",
             "study",
             "reason",
+            "how_far",
+            "power",
             "champion_before",
             "champion",
             "version",
@@ -188,6 +211,7 @@ class Promotion(Generic[ResultT]):
         content: dict[str, Any] = finite(
             {name: getattr(self, name) for name in names}
             | {
+                "next": [dataclasses.asdict(step) for step in self.steps],
                 "trial": chosen.candidate.trials[0] if chosen else None,
                 "loosened": [one.name for one in chosen.findings if one.loosened] if chosen else [],
                 "candidates": [result.to_dict() for result in self.candidates[:KEPT_CANDIDATES]],

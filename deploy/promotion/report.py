@@ -75,8 +75,9 @@ def promotion_report(
         title=promotion.study,
         headline=headline + (" (limits loosened)" if promotion.loosened else ""),
         style="loosened" if promotion.loosened else style,
+        verdict=verdict_terms(promotion),
+        steps=promotion.steps,
         lines=[
-            sentence(promotion.reason),
             f"{champion}.",
             *([sentence(promotion.dry_run_note)] if promotion.dry_run else []),
             *([] if promotion.choice is None else [sentence(promotion.choice["sentence"])]),
@@ -87,6 +88,12 @@ def promotion_report(
         reading=reading,
         footer=footer,
     )
+
+
+def verdict_terms(promotion: Promotion[Any]) -> ReportTerms:
+    """The lines of a verdict below its headline: why, how far, and the gate's power."""
+    lines = (("why", promotion.reason), ("how far", promotion.how_far), ("power", promotion.power))
+    return ReportTerms("", [(name, sentence(text)) for name, text in lines if text])
 
 
 def _candidates_table(

@@ -197,6 +197,15 @@ def passed(findings: Sequence[RuleFinding]) -> bool:
     return all(finding.verdict in ("pass", "told") for finding in findings)
 
 
+def deciding(findings: Sequence[RuleFinding]) -> RuleFinding | None:
+    """The rule that decides: the first one that is not met, else the last one that was evaluated."""
+    for finding in findings:
+        if finding.verdict in ("fail", "defer"):
+            return finding
+    met = [finding for finding in findings if finding.verdict == "pass"]
+    return met[-1] if met else None
+
+
 def deferred(findings: Sequence[RuleFinding]) -> bool:
     """Whether no rule failed but some could not be measured yet."""
     return not passed(findings) and all(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sweepd.deploy.promotion.promotion import Step
 from sweepd.deploy.promotion.rules import NOT_EVALUATED, RuleFinding
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS
 from sweepd.envs.support.formatting import MISSING
@@ -80,7 +81,9 @@ class Report:
         title: name of the study.
         headline: the outcome in a few words.
         style: of the headline, as of `Styled`.
-        lines: the outcome in sentences, one paragraph each.
+        verdict: why it is so, how far it is from the limits, and what this gate would find.
+        steps: commands that lead on.
+        lines: what else is told about the outcome, one paragraph each.
         sections: what it is based on.
         picture: for the documents; None if nothing was judged, and there are no documents then.
         reading: explanations for readers of the documents, who may not know the terms.
@@ -90,6 +93,8 @@ class Report:
     title: str
     headline: str
     style: str
+    verdict: ReportTerms
+    steps: Sequence[Step]
     lines: Sequence[str]
     sections: Sequence[Section]
     picture: ReportPicture | None
@@ -125,6 +130,13 @@ def limit(finding: RuleFinding) -> str:
     return f"{finding.comparison} {finding.limit:g}" + (
         "" if usual else f" (default {finding.default:g})"
     )
+
+
+def distance(finding: RuleFinding) -> str:
+    """A finding's value beside its limit, and what was measured."""
+    if finding.value is None:
+        return f"{finding.name} could not be measured: {finding.explanation}"
+    return f"{finding.name} is {number(finding)}, {limit(finding)} is needed: {finding.explanation}"
 
 
 def verdict(finding: RuleFinding) -> Styled:

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
+from sweepd.deploy.promotion.promotion import Step
 from sweepd.deploy.promotion.rules import NOT_EVALUATED
 from sweepd.deploy.promotion.sections import (
     Cell,
@@ -23,6 +24,7 @@ from sweepd.deploy.promotion.sections import (
     number,
     verdict,
 )
+from sweepd.envs.support.terminal import Terminal
 
 STYLES: Mapping[str, str] = {
     "pass": "green",
@@ -37,11 +39,24 @@ STYLES: Mapping[str, str] = {
 
 def report_view(report: Report) -> RenderableType:
     """A report: its sections, and the outcome below them, where a user sees it first."""
-    text = Text()
-    text.append(report.headline.upper(), style=f"bold {STYLES[report.style]}")
-    text.append("".join(f"\n{line}" for line in report.lines))
-    outcome = Panel(text, title="Verdict", title_align="left")
+    headline = Text(report.headline.upper(), style=f"bold {STYLES[report.style]}")
+    parts = [headline, section_view(report.verdict), Text("\n".join(report.lines), style="dim")]
+    outcome = Panel(Group(*parts), title="Verdict", title_align="left")
     return Group(sections_view(report.sections), outcome)
+
+
+def print_steps(console: Terminal, steps: Sequence[Step]) -> None:
+    """Print each command on its own line, below its purpose.
+
+    A long command is not wrapped, so that it can be copied. Nothing follows it on its line, because
+    an interactive zsh takes `# comment` for arguments.
+    """
+    if not steps:
+        return
+    console.rule("Next", align="left")
+    for step in steps:
+        console.print_line(f"{step.purpose}:", "dim")
+        console.print_line(step.command)
 
 
 def sections_view(sections: Sequence[Section]) -> RenderableType:

@@ -44,7 +44,7 @@ from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.splits import CrossValidation, make_splits
 from sweepd.optimize.study.record.data_spec import DataSpec
 from sweepd.optimize.study.record.folder import recorded_folder
-from sweepd.optimize.study.record.keys import FOLDER_KEY, SPEC_KEY, UID_KEY
+from sweepd.optimize.study.record.keys import FLAGS_KEY, FOLDER_KEY, SPEC_KEY, UID_KEY
 from sweepd.optimize.study.record.specs import CryptoSpec
 
 START = 1_577_836_800
@@ -281,6 +281,7 @@ class FakeStudy:
             directions=[value.direction for value in spec.values],
         )
         self.study.set_user_attr(SPEC_KEY, spec.to_json())
+        self.study.set_user_attr(FLAGS_KEY, {"given": ["rungs"], "rungs": 1})
         self.study.set_user_attr(UID_KEY, f"{name:0<32}")
         self.study.set_user_attr(FOLDER_KEY, recorded_folder(self.storage, self.run_dir))
 

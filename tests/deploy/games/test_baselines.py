@@ -128,7 +128,7 @@ def test_a_player_that_loses_more_than_doing_nothing_is_refused(tmp_path: Path) 
     assert players["random"].difference.low > 0.0
     assert players["random"].share.low > 0.5
     assert players["always middle"].own.mean == 0.0 > panel.own.mean
-    assert "the baseline player always middle 0 in the same 40 games" in promotion.reason
+    assert "the baseline player always middle 0 in the same 40 games" in promotion.how_far
 
 
 def test_the_same_action_always_is_no_skill_and_following_the_sign_is(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_baseline_of_ones_own_must_be_beaten_and_is_recorded(tmp_path: Path) -
     worse = promoter(tmp_path / "a", SKILLED, name)
     promotion = worse.run()
     assert promotion.outcome == "none passes"
-    assert f"the baseline player {name} 2 in the same 40 games" in promotion.reason
+    assert f"the baseline player {name} 2 in the same 40 games" in promotion.how_far
     page, _ = write_report(worse.gate.report(promotion), tmp_path / "gate")
     assert "hardest of 6 baseline players" in page.read_text()
     with pytest.raises(InputError, match=r"too_far gave no action: \[3\.0\] is outside"):

@@ -379,7 +379,7 @@ def test_as_good_is_not_better(tmp_path: Path, registry: Registry) -> None:
     equal = promote(study_of(tmp_path / "b", [twice]), registry)
     assert equal.outcome == "none passes"
     assert equal.chosen.score.champion.difference.mean == 0.0
-    assert "the champion rightly stays" in equal.reason
+    assert "equal in all games" in equal.how_far
 
 
 def test_the_same_weights_are_the_same_look_and_other_games_another(
@@ -490,5 +490,5 @@ def test_a_network_that_nobody_else_knows_is_not_deployed(
     study = study_of(tmp_path / "run", [GOOD], algorithm="tests.agents.own_agents:SmoothAgent")
     promotion = promoter_of(GameGate, study, registry, games=GAMES).run()
     assert promotion.outcome == "none passes"
-    assert "has its own network, which can be searched but not deployed" in promotion.reason
+    assert "has its own network, which can be searched but not deployed" in promotion.how_far
     assert registry.slot(SLOT).champion is None

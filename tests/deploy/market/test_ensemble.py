@@ -455,9 +455,9 @@ def test_what_cannot_share_an_account_or_is_not_there_is_said(
     fake.add(3.0, fake.contrarian(), params=EnvParams(fee=0.001))
     promotion = run(fake, registry, ensemble=2)
     assert promotion.outcome == "none passes"
-    assert "the trials differ in fee (0.001, 0.0025)" in promotion.reason
+    assert "the trials differ in fee (0.001, 0.0025)" in promotion.how_far
     assert registry.evaluations.count_holdout(fake.bars.tickers, 0, 2**40) == 0
     fake.add(4.0, fake.contrarian())
     fake.add(5.0, fake.contrarian())
     lacking = run(fake, registry, ensemble=2, weights="fold-score")
-    assert "did not record the scores of its folds" in lacking.reason
+    assert "did not record the scores of its folds" in lacking.how_far

@@ -21,6 +21,7 @@ from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import promoter_of
 from tests.deploy.programs.studies import SLOT, TEXT, study_of
+from tests.printed_commands import parses
 
 
 @pytest.fixture
@@ -87,7 +88,11 @@ def test_a_better_program_replaces_the_champion_and_an_equal_one_does_not(
     assert equal.outcome == "none passes"
     assert verdicts(equal)["beats-champion"] == "fail"
     assert verdicts(equal)["comparable"] == "pass"
-    assert "champion program@1" in equal.reason
+    assert "champion program@1" in equal.how_far
+    # A lead that more seeds would decide: they are measured, and that run is promoted.
+    run, again = parses(equal.steps[0].command)
+    assert run[:2] == ["run", "--trial"]
+    assert again[:3] == ["promote", "--study-name", run[run.index("--study-name") + 1]]
     assert registry.events(SLOT)[-1].kind == "refused"
     better = promote(study_of(tmp_path / "c", 0.9, script=tmp_path), registry)
     assert better.outcome == "promoted", better.reason
@@ -119,12 +124,12 @@ def test_what_fresh_seeds_have_not_measured_is_refused_with_the_command_that_doe
     assert (promotion.outcome, promotion.looks) == ("none passes", 0)
     best = study.best_trial()
     assert best is not None
-    assert f"run --trial 's#{best.number}' --seeds 5" in promotion.reason
+    assert f"run --trial 's#{best.number}' --seeds 5" in promotion.steps[0].command
     with pytest.raises(InputError, match=r"cannot be deployed: measure it first: .* run --trial"):
         promote(study, registry, limit=["fresh-seeds=0"])
     few = promote(study_of(tmp_path / "b", fresh_seeds=2), registry)
     assert few.outcome == "none passes"
-    assert "fresh-seeds: 2 seeds that the selection has not seen" in few.reason
+    assert "fresh-seeds is 2, >= 5 is needed: 2 seeds that the selection" in few.how_far
     enough = promote(study_of(tmp_path / "c", fresh_seeds=2), registry, limit=["fresh-seeds=2"])
     assert enough.outcome == "promoted"
     assert "loosened" in enough.reason
@@ -137,7 +142,7 @@ def test_a_seed_that_fails_counts_against_the_parameters(
     promotion = promote(study_of(tmp_path / "a", text=text), registry)
     assert promotion.outcome == "none passes"
     assert verdicts(promotion)["fresh-failures"] == "fail"
-    assert "exit code 9" in promotion.reason
+    assert "exit code 9" in promotion.how_far
 
 
 def test_a_file_that_was_changed_after_the_run_is_refused(
@@ -148,10 +153,10 @@ def test_a_file_that_was_changed_after_the_run_is_refused(
         path.write_bytes(b"other")
     promotion = promote(study, registry)
     assert promotion.outcome == "none passes"
-    assert "model.bin has been changed since it was scored" in promotion.reason
+    assert "model.bin has been changed since it was scored" in promotion.how_far
     for path in study.run_dir.parent.glob("s-run*/trial-00000/manifest.json"):
         path.write_text(path.read_text().replace("seed-0", "seed-1"))
-    assert "manifest.json has been changed" in promote(study, registry).reason
+    assert "manifest.json has been changed" in promote(study, registry).how_far
     with pytest.raises(InputError, match=r"cannot be deployed: .*manifest.json has been changed"):
         promote(study, registry, limit=["files=9"])
     assert registry.slots() == []
@@ -168,8 +173,8 @@ def test_a_file_whose_name_is_not_utf8_is_refused(tmp_path: Path, registry: Regi
     text = f"{TEXT}\nopen(os.fsencode(out) + b'/\\xff', 'wb').close()\n"
     promotion = promote(study_of(tmp_path / "a", text=text), registry)
     assert promotion.outcome == "none passes"
-    assert r"'seed-" in promotion.reason
-    assert "is not UTF-8" in promotion.reason
+    assert r"'seed-" in promotion.how_far
+    assert "is not UTF-8" in promotion.how_far
 
 
 def test_a_limit_on_the_value_is_one_on_the_lower_end_of_its_interval(
@@ -178,7 +183,7 @@ def test_a_limit_on_the_value_is_one_on_the_lower_end_of_its_interval(
     study = study_of(tmp_path / "a")
     refused = promote(study, registry, limit=["value=0.6"])
     assert verdicts(refused)["value"] == "fail"
-    assert "value: mean 0.5" in refused.reason
+    assert ">= 0.6 is needed: mean 0.5" in refused.how_far
     met = promote(study, registry, limit=["value=0.45"])
     assert (met.outcome, verdicts(met)["value"]) == ("promoted", "pass")
     assert "loosened" not in met.reason
@@ -191,8 +196,8 @@ def test_another_command_or_budget_is_not_compared_with_the_champion(
     other = study_of(tmp_path / "b", 0.9, script=tmp_path, budget=3)
     promotion = promote(other, registry)
     assert promotion.outcome == "none passes"
-    assert "the champion's budget is 1, the candidate's 3" in promotion.reason
-    assert "--slot" in promotion.reason
+    assert "the champion's budget is 1, the candidate's 3" in promotion.how_far
+    assert "--slot program-2" in promotion.steps[0].command
     elsewhere = promote(other, registry, slot="longer")
     assert elsewhere.outcome == "promoted"
 
@@ -216,7 +221,7 @@ def test_a_trial_that_the_user_names_is_the_candidate(tmp_path: Path, registry: 
     assert best is not None
     promotion = promote(study, registry, 1 - best.number)
     assert promotion.outcome == "none passes"
-    assert f"run --trial 's#{1 - best.number}'" in promotion.reason
+    assert f"run --trial 's#{1 - best.number}'" in promotion.steps[0].command
     with pytest.raises(InputError, match="--trial 9 is not a COMPLETE trial"):
         promote(study, registry, 9)
 

@@ -87,7 +87,7 @@ def test_constraints_must_hold_on_fresh_seeds_too(tmp_path: Path, registry: Regi
     promotion = promote(study, registry)
     assert promotion.outcome == "none passes"
     assert verdicts(promotion)["constraints"] == "fail"
-    assert "constraints: not met on fresh seeds: cost<=0.1 (by 0.3)" in promotion.reason
+    assert "not met on fresh seeds: cost<=0.1 (by 0.3)" in promotion.how_far
     kept = study_of(tmp_path / "b", text=text, constraints=("cost<=0.5",))
     assert verdicts(promote(kept, registry))["constraints"] == "pass"
 

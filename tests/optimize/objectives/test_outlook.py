@@ -98,7 +98,7 @@ def test_the_measured_ratio_is_the_one_that_the_gate_requires() -> None:
         returns = excess(bars, [3.0, -1.0, 2.0, 0.5], alike=alike)
         found = outlook(spec(24_000), 40, returns, best=0)
         search = SearchStatistics(40, {}, {}, returns, "1h")  # the gate's
-        gate = search.deflate(Backtest((), returns.moments[0], np.zeros(bars)))
+        gate = search.deflate(Backtest((), returns.moments[0], np.zeros(bars), (0.01,)))
         assert found["needed_information_ratio"] == pytest.approx(
             search.annual * gate.needed, rel=1e-12
         )
