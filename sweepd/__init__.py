@@ -13,6 +13,7 @@ from sweepd.envs.support.mkl import request_mode
 from sweepd.envs.support.openblas import request_one_thread
 
 if TYPE_CHECKING:
+    from sweepd.deploy.api.champion import load_champion as load_champion
     from sweepd.deploy.api.policy import Policy as Policy
     from sweepd.deploy.api.policy import evaluate as evaluate
     from sweepd.deploy.api.policy import load_policy as load_policy
@@ -54,6 +55,7 @@ _MODULES = {
     "create_study": "sweepd.hooks",
     "evaluate": "sweepd.deploy.api.policy",
     "list_studies": "sweepd.optimize.api.study",
+    "load_champion": "sweepd.deploy.api.champion",
     "load_policy": "sweepd.deploy.api.policy",
     "load_study": "sweepd.optimize.api.study",
     "log_float": "sweepd.optimize.study.space.objects",

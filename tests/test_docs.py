@@ -126,6 +126,8 @@ def split(command: str) -> list[str]:
 def commands_in(text: str) -> list[str]:
     """Return what follows `sweepd` in the shell blocks and the code of the text of a page."""
     shell = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    # A program's command line may take several lines.
+    shell = [re.sub(r"'command:[^']*'", lambda m: " ".join(m[0].split()), one) for one in shell]
     lines = [line for block in shell for line in block.replace("\\\n", " ").splitlines()]
     found = [re.match(r"\s*!?(?:\w+=\S+ )*(?:\S*/)?sweepd\s+([a-z].*)", line) for line in lines]
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)

@@ -117,6 +117,17 @@ def test_a_game_from_study_to_promotion(capsys: pytest.CaptureFixture[str]) -> N
     assert promotion.to_dict()["trial"] == policy.trial
     assert dry.study == promotion.study == "game"
     assert Path("elsewhere/registry.db").exists()
+    with pytest.raises(sweepd.InputError, match="'walk' is neither a slot"):
+        sweepd.load_champion("walk", deployments="elsewhere")
+    with pytest.raises(sweepd.InputError, match="no registry at nowhere"):
+        sweepd.load_champion("cartpole", deployments="nowhere")
+    assert not Path("nowhere").exists()
+
+    assert sweepd.promote(study, trial=policy.trial, **limits).outcome == "promoted"
+    champion, observation = sweepd.load_champion("cartpole"), np.full(4, 0.1, np.float32)
+    assert champion.origin.trial == policy.trial
+    assert champion.policy.action(observation) == policy.member(best).action(observation)
+    assert sweepd.load_champion().hash == champion.hash
     capsys.readouterr()
 
 

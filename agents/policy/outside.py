@@ -46,6 +46,10 @@ class SpacePolicy:
         self._policy, self._codec = policy, codec
         self._uses_info = codec.masks_in_info and get_algorithm(algorithm).supports.masks
 
+    def reset(self) -> None:
+        """Begin an episode: clear the state of a recurrent policy; no effect on others."""
+        self._policy.reset()
+
     def action(self, observation: Any, info: Mapping[str, Any] | None = None) -> Any:
         """Return the deterministic action for an observation of the space, or for a batch of them.
 

@@ -72,6 +72,19 @@ class Ratings:
             "groups": [list(group) for group in self.groups],
         }
 
+    def table(self) -> str:
+        """Return a text with a player per line, best first: name, rating, interval."""
+        widest = max(map(len, self.names))
+        head = f"{'':{widest}}  rating  {self.confidence:.0%} over deals"
+        return "\n".join(
+            [head]
+            + [
+                f"{self.names[index]:{widest}}  {self.ratings[index]:+6.0f}  "
+                f"{self.low[index]:+.0f} … {self.high[index]:+.0f}"
+                for index in np.argsort(-self.ratings, kind="stable")
+            ]
+        )
+
 
 def rate(
     names: Sequence[str], points: Floats, *, anchor: str | None = None, seed: int = 0

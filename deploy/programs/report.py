@@ -96,8 +96,9 @@ def _about(study: ProgramStudy, promotion: ProgramPromotion) -> list[str]:
     if promotion.chosen is None:
         return []
     candidate = promotion.chosen.candidate
+    command = " ".join(study.spec.command.split())  # it may have been typed on several lines
     lines = [
-        f"Study {promotion.study} on the program {study.spec.command!r}: {promotion.complete} "
+        f"Study {promotion.study} on the program {command!r}: {promotion.complete} "
         f"complete trials. {capital(candidate.name)} has the selected parameters: "
         f"{parameters_text(candidate.parameters)}. Evaluations of this command used, in this "
         f"registry: {promotion.looks}."

@@ -252,5 +252,5 @@ class Run(ABC, Generic[State]):
         return False
 
     def close_study(self) -> str:
-        """Write what belongs to the whole study; return a line that says so."""
+        """Write what belongs to the whole study; return what the summary says of it."""
         return ""

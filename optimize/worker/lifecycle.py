@@ -125,8 +125,8 @@ def _work(
             heartbeat.info = worker.heartbeat.info
             with heartbeat:
                 if trainer.has_report:
-                    line = trainer.close_study()
-                    console.print(line, highlight=False, markup=False, soft_wrap=True)
+                    found = trainer.close_study()
+                    console.print(found, highlight=False, markup=False, soft_wrap=True)
                 if after_study is not None:
                     after_study(handle, console)
         return True

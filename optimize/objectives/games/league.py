@@ -315,7 +315,8 @@ class StudyLeague:
         files become artifacts of the study, which optuna-dashboard shows.
 
         Returns:
-            A line about the equilibrium; "" without a complete trial.
+            A line about the equilibrium, and the ratings of the best players; "" without a
+            complete trial.
         """
         players = self._players(lambda: None)
         if not players:
@@ -334,11 +335,13 @@ class StudyLeague:
         title = f"{self._handle.name}, the league of the study"
         drawn = duel_report(best, 0) | {"equilibrium": league["equilibrium"]}
         draw_duels(folder / "league.png", drawn, title)
-        figure = draw_ratings(best.ratings(), title)
+        ratings = best.ratings()
+        figure = draw_ratings(ratings, title)
         write_atomic(folder / "ratings.png", lambda path: figure.savefig(path, format="png"))
         attach_files(self._handle.storage, self._handle.study_id, folder, REPORT)
         found = league["equilibrium"].get("members", league["equilibrium"]["all"])
-        return f"league of {counted(len(players), 'player')}: {equilibrium_words(found, digits=2)}"
+        words = equilibrium_words(found, digits=2)
+        return f"league of {counted(len(players), 'player')}: {words}\n{ratings.table()}"
 
     def _with_scripted(self, players: Sequence[Player]) -> Duels:
         """Return the results of all pairs, the scripted players' included."""

@@ -175,3 +175,19 @@ def test_ratings_are_drawn_and_described() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()][::-1] == list(told["players"])
     assert math.isclose(ELO * math.log(10.0), 400.0)
     assert isinstance(found, Ratings)
+
+
+def test_the_table_has_a_player_per_line_best_first() -> None:
+    found = Ratings(
+        ("a", "matcher"),
+        np.array([-40.2, 40.2]),
+        np.array([-61.0, 18.6]),
+        np.array([-18.6, 61.0]),
+        0.95,
+        (("a", "matcher"),),
+    )
+    assert found.table().splitlines() == [
+        "         rating  95% over deals",
+        "matcher     +40  +19 … +61",
+        "a           -40  -61 … -19",
+    ]

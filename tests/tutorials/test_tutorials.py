@@ -1,0 +1,75 @@
+"""Every tutorial runs as it is printed, and prints what it shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tutorials.pages import ROOT, run_page
+
+PAGES = ROOT / "docs" / "tutorials"
+# By page: what the suite replaces, so that a tutorial takes seconds. `-m extra` runs it as printed.
+QUICK = "rungs=2, seeds=1, episodes=10, n_envs=8, threads=1, look_steps=64"
+SMALLER: dict[str, dict[str, str]] = {
+    "first_study": {
+        "n_trials=8, budget=50_000": f"n_trials=2, budget=4_096, fresh_seeds=2, {QUICK}",
+        "sweepd.promote(study)": "sweepd.promote(study, games=20)",
+        "n_trials=4, budget=20_000": f"n_trials=2, budget=8_192, fresh_seeds=0, {QUICK}",
+    },
+    "from_sb3": {
+        "STEPS, ENVS, EVALUATIONS = 50_000, 8, 5": "STEPS, ENVS, EVALUATIONS = 2_048, 8, 2",
+        "n_trials=8": "n_trials=2",
+        "--budget 50_000 --rungs 5 --n-trials 8": (
+            "--budget 2_048 --rungs 2 --n-trials 2 --seeds 1 --fresh-seeds 0 --n-envs 8 "
+            "--threads 1 --look-steps 64 --episodes 10"
+        ),
+    },
+    "from_cleanrl": {
+        "--n-trials 8 --budget 20_000 --rungs 4": "--n-trials 2 --budget 1_024 --rungs 2"
+    },
+    "two_player_game": {
+        "--n-trials 8 --trials-per-batch 2 --pruner none --budget 100_000": (
+            "--n-trials 4 --trials-per-batch 2 --pruner none --budget 1_024 --rungs 2 --seeds 1 "
+            "--n-envs 8 --threads 1 --look-steps 64"
+        ),
+        "promote --study-name": "promote --games 20 --study-name",
+    },
+}
+# Pages of which no block runs.
+NOT_RUN = {"examples", "getting_started"}
+# Packages that a page needs, besides those of sweepd.
+NEEDED = {"from_sb3": "stable_baselines3"}
+
+
+def test_every_tutorial_is_run() -> None:
+    assert {page.stem for page in PAGES.glob("*.md")} == {*SMALLER} | NOT_RUN
+
+
+@pytest.mark.parametrize("name", SMALLER)
+def test_a_tutorial_says_how_long_it_takes_and_is_short(name: str) -> None:
+    text = (PAGES / f"{name}.md").read_text()
+    introduction = text.partition("\n## ")[0]
+    assert re.search(r"\d+ minutes", introduction)
+    assert len(text.split()) <= 1_500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # processes that each import torch: minutes on a busy machine
+@pytest.mark.parametrize("name", SMALLER)
+def test_a_tutorial(name: str, tmp_path: Path) -> None:
+    run(name, tmp_path, SMALLER[name])
+
+
+@pytest.mark.extra
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("name", SMALLER)
+def test_a_tutorial_as_printed(name: str, tmp_path: Path) -> None:
+    run(name, tmp_path, {})
+
+
+def run(name: str, folder: Path, replaced: dict[str, str]) -> None:
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name], reason=f"{NEEDED[name]} is not installed")
+    run_page(PAGES / f"{name}.md", folder, replaced)
