@@ -118,10 +118,6 @@ class StudyWatch:
         """Return the folder of a study's files."""
         return self._handle(name).run_dir
 
-    def folder(self, name: str) -> Path:
-        """Return the folder of a study's files."""
-        return self._handle(name).run_dir
-
     def application(self) -> WSGIApplication:
         """Return optuna-dashboard, with the artifacts of the study to show first.
 
