@@ -78,9 +78,6 @@ class StudySource(Protocol):
     def folder(self, name: str) -> Path:
         """Return the folder of a study's files, which need not exist."""
 
-    def folder(self, name: str) -> Path:
-        """Return the folder of a study's files, which need not exist."""
-
     def application(self) -> WSGIApplication:
         """Return optuna-dashboard."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from sweepd.deploy.promotion.flags import PromoteFlags
 from sweepd.deploy.promotion.studies import where_flags
+from sweepd.deploy.registry.flags import registry_flags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.database_url import remove_password, sqlite_path
 from sweepd.envs.support.invocation import program
