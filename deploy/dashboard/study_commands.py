@@ -8,15 +8,20 @@ from typing import Any
 
 from sweepd.deploy.promotion.studies import where_flags
 from sweepd.envs.support.invocation import program
-from sweepd.optimize.study.record.programs import is_command
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.record.specs import GameSpec
 
 
 def trial_commands(
-    study: StudyReader, trial: int, params: Mapping[str, Any]
+    study: StudyReader, trial: int, params: Mapping[str, Any], *, playable: bool
 ) -> list[tuple[str, str]]:
-    """Return commands that run as printed, each with its purpose."""
+    """Return commands that run as printed, each with its purpose.
+
+    Args:
+        study: the study.
+        trial: number of the trial.
+        params: its parameters.
+        playable: whether its best member can play the study's game.
+    """
     where, name = where_flags(study), f"{study.name}#{trial}"
     found = []
     if params and not study.spec.evolves:
@@ -26,7 +31,7 @@ def trial_commands(
     found.append(
         (["run", "--trial", name, *where], "train them on new seeds, in a study of its own")
     )
-    if isinstance(study.spec, GameSpec) and not is_command(study.spec.environment):
+    if playable:
         words = ["play", "--trial", name, *where]
         found.append((words, "watch its best member play in the terminal"))
     return [(f"{program()} {shlex.join(words)}", purpose) for words, purpose in found]

@@ -214,7 +214,10 @@ class StudyPages:
             "metrics": [one.cells for one in figures(found["metrics"])],
             "numbers": found["metrics"],
             "commands": trial_commands(
-                study, number, {name: value for name, value, _ in found["params"]}
+                study,
+                number,
+                {name: value for name, value, _ in found["params"]},
+                playable=found["playable"],
             ),
             "video": found["playable"] and (asked or self._videos.known(study, number)),
         }

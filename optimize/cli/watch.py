@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,7 @@ def watch_study(
         _watch(source, found)
 
 
-def study_screen(found: Mapping[str, Any]) -> RenderableType:
+def study_screen(found: dict[str, Any]) -> RenderableType:
     """Return the progress of a study for a terminal. found: see `study_progress`."""
     history, rates = found["history"], rate_line(found["history"])
     line = [Text.assemble(("trials/hour  ", "bold"), rates)] if rates else []
@@ -75,7 +74,7 @@ def study_screen(found: Mapping[str, Any]) -> RenderableType:
     return Group(show(found), bar, "", StudyCharts(history), *line, "")
 
 
-def _watch(source: StudyWatch, found: Mapping[str, Any]) -> None:
+def _watch(source: StudyWatch, found: dict[str, Any]) -> None:
     """Update the terminal until Ctrl-C. While the database does not answer, say so."""
     name, problem = found["study"], ""
     with Live(console=screen(), screen=True, auto_refresh=False) as live:

@@ -9,8 +9,10 @@ import time
 from collections import deque
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
+
+from sweepd.envs.support.terminal import Terminal
 
 EVERY = 1.0  # seconds between two updates
 WIDTH = 96  # columns
@@ -47,14 +49,8 @@ class NotebookOutput:
     def show(self, progress: RenderableType) -> None:
         """Show the progress in place of what was shown before."""
         lines = Text("\n".join(self._lines), style="dim", no_wrap=True, overflow="ellipsis")
-        page = Console(
-            file=io.StringIO(),
-            width=WIDTH,
-            record=True,
-            force_jupyter=False,
-            color_system="truecolor",
-        )
-        page.print(Group(progress, lines), markup=False, highlight=False)
+        page = Terminal(file=io.StringIO(), width=WIDTH, record=True, color_system="truecolor")
+        page.print(Group(progress, lines))
         content = {
             "text/html": page.export_html(code_format=PAGE, inline_styles=True, clear=False),
             "text/plain": page.export_text(),

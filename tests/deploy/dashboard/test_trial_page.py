@@ -107,7 +107,7 @@ def test_wrong_addresses(folder: Path, query: str, code: int) -> None:
 
 def test_the_commands_run_as_printed(folder: Path) -> None:
     study = StudyWatch(None, str(folder / "sweepd.db"), folder).reader("s")
-    commands = trial_commands(study, 0, {"clip": 0.2, "activation": "a b"})
+    commands = trial_commands(study, 0, {"clip": 0.2, "activation": "a b"}, playable=True)
     words = [shlex.split(command) for command, _ in commands]
     assert [one[1] for one in words] == ["enqueue", "run", "play"]
     assert words[0][2:5] == ["s", "clip=0.2", "activation=a b"]

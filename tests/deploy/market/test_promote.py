@@ -191,7 +191,6 @@ def test_no_candidate_passes_is_explained(fake: FakeStudy, registry: Registry) -
     )
     for words in ("on the hold-out after fees", "before fees", "equal weight", "at most 0.05"):
         assert words in promotion.how_far
-    assert "at most 0.05" not in promotion.power
     assert "of 10 studies" in promotion.power
     quiet, idle, follower = promotion.candidates  # the fourth is not asked: the look is spent
     assert follower.look is not None

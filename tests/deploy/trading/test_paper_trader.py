@@ -358,8 +358,8 @@ def test_a_replay_writes_ledger_orders_and_plot(tmp_path: Path) -> None:
     filled = orders[orders["status"] == "filled"]
     assert filled["fee"].sum() == pytest.approx(ledger["fees"].sum())
     assert orders["client_id"].is_unique
-    assert json.loads(paths[2].read_text())["metrics"]["trades"] == len(filled)
-    assert paths[3].read_bytes().startswith(b"\x89PNG")
+    assert json.loads(paths[3].read_text())["metrics"]["trades"] == len(filled)
+    assert paths[4].read_bytes().startswith(b"\x89PNG")
 
 
 def test_cash_and_units_follow_from_the_fills() -> None:

@@ -44,7 +44,7 @@ def test_trials_per_hour_are_counted_in_equal_parts_of_the_time() -> None:
     assert found[-1]["per_hour"] == pytest.approx(40.0)
     # A study of half a minute has several parts, too.
     short = history([trial(n, 2.0 * n - 30.0, 1.0) for n in range(16)])["rates"]
-    assert [part["seconds"] for part in short] == pytest.approx([20.0] * 3 + [30.0])
+    assert [part["seconds"] for part in short] == pytest.approx([20.0] * 4 + [10.0])
     assert sum(part["finished"] for part in short) == 16
     long = history([trial(n, 3600.0 * n, 1.0) for n in range(1000)])["rates"]
     assert len(long) <= 60
