@@ -60,8 +60,9 @@ def create_study(name: str | None = None, **settings: Any) -> Study:
 def promote_best(handle: StudyHandle, console: Console) -> None:
     """Request promotion of a complete study's best trial, and replay the champion on paper.
 
-    Runs in a separate process with low priority, whose output is printed as it arrives. A failure
-    does not affect the exit code of training, and other workers are not slowed down.
+    Runs in a separate process with one thread, whose output is printed as it arrives. A failure does
+    not affect the exit code of training. Its priority is the usual one, because the user waits for
+    the verdict: beside other programs, a lower one would take minutes instead of seconds.
     """
     from rich.text import Text
 
@@ -86,7 +87,6 @@ def promote_best(handle: StudyHandle, console: Console) -> None:
     except OSError as error:
         say(f"The best trial could not be evaluated ({error}); {again}", style="yellow")
         return
-    _lower_priority(process, 10)
     assert process.stdout is not None
     # Line by line, so that the output also reaches the log file.
     for line in process.stdout:
@@ -123,7 +123,7 @@ class BackgroundEvaluation:
                 )
         except OSError:  # training continues; the end of the study evaluates all
             return
-        _lower_priority(self.process, 19)
+        _lower_priority(self.process)
 
 
 def _deployment(handle: StudyHandle, *words: str) -> tuple[list[str], dict[str, str]]:
@@ -139,11 +139,11 @@ def _deployment(handle: StudyHandle, *words: str) -> tuple[list[str], dict[str, 
     return [sys.executable, "-m", "sweepd", *words, *where], environment
 
 
-def _lower_priority(process: subprocess.Popen[Any], niceness: int) -> None:
+def _lower_priority(process: subprocess.Popen[Any]) -> None:
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
-        psutil.Process(process.pid).nice(niceness)
+        psutil.Process(process.pid).nice(19)
 
 
 def looks_so_far(handle: StudyReader, where: RegistryFlags | None = None) -> int:

@@ -6,6 +6,7 @@ space of a study.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
@@ -86,9 +87,24 @@ def check(context: typer.Context, flags: CheckFlags) -> None:
         sentences = [*report.all_problems, *_study_problem(report, flags, given)]
         for sentence in sentences:
             print_line(errors, f"[red]error[/red] {escape(sentence)}")
-        refused |= bool(sentences)
+        if sentences:
+            refused = True
+        elif report.bars is not None:
+            print_line(console, f"next: {escape(_train(flags, given, report.bars.timeframe))}")
     if refused:
         raise typer.Exit(2)
+
+
+def _train(flags: CheckFlags, given: frozenset[str], timeframe: str) -> str:
+    """Return the command that trains on the bars that were checked, with the flags given."""
+    named = {
+        field.name: getattr(flags, field.name) for field in fields(flags) if field.name in given
+    }
+    words = ["sweepd", "train"]
+    for name, value in ({"data_dir": flags.data_dir, "timeframe": timeframe} | named).items():
+        if value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)
 
 
 def _study_problem(report: FolderReport, flags: CheckFlags, given: frozenset[str]) -> list[str]:

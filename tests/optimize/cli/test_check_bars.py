@@ -69,6 +69,7 @@ def test_check_reports_each_ticker_and_the_set(tmp_path: Path) -> None:
     assert "outages of all tickers: 1, 2 bars in all: 2024-01-02 06:00 (2)" in result.output
     assert f"fingerprint: {load_bars(tmp_path, '1h').fingerprint}" in result.output
     assert "SYNTHETIC" not in result.output
+    assert lines[-1] == f"next: sweepd train --data-dir {tmp_path} --timeframe 1h {' '.join(SMALL)}"
 
 
 def test_check_prints_every_problem_and_exits_with_2(tmp_path: Path) -> None:
@@ -91,6 +92,7 @@ def test_check_prints_every_problem_and_exits_with_2(tmp_path: Path) -> None:
     assert "✗ LTC/USDT" in result.output
     assert "✓ BTC/USDT" in result.output
     assert "fingerprint:" not in result.output
+    assert "next:" not in result.output
     assert run("--data-dir", tmp_path, "--tickers", "ETH,BTC", *SMALL).exit_code == 0
 
 
