@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,7 +45,9 @@ from sweepd.optimize.cli.progress import StudyWatch
 from sweepd.optimize.study.insight.comparison import summary
 from sweepd.optimize.study.insight.curves import table_row
 from sweepd.optimize.study.insight.parameters import frontier, parallel
+from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.rows import TrialRow
+from sweepd.optimize.study.record.trials import TrialRecord
 
 PATHS = ("/", "/alerts", "/chart", "/trades", "/days", "/orders", "/events", "/parity", "/training")
 HOST = {"Host": "127.0.0.1:8080"}
@@ -141,6 +144,36 @@ class OneStudy(NoStudies):
 
     def folder(self, _name: str) -> Path:  # type: ignore[override]
         return Path("no", "such", "folder")
+
+    def trial(self, name: str, number: int) -> dict[str, Any]:  # type: ignore[override]
+        assert name in self.studies()
+        names = ("study", "about", "objective", "synthetic", "trials")
+        return {
+            "head": {key: self.found[key] for key in names} | {"member": "fold", "further": []},
+            "axis": EVIL,
+            "rungs": 4,
+            "row": table_row(TrialRow(number, number, "FAIL", reason=EVIL)),
+            "same": [number],
+            "curves": {"lines": [], "mean": []},
+            "params": [(EVIL, EVIL, None)],
+            "metrics": {},
+            "started": None,
+            "ended": None,
+            "record": TrialRecord(device=EVIL),
+            "folder": EVIL,
+            "files": [EVIL],
+            "study_id": 1,
+            "playable": False,
+        }
+
+    def reader(self, name: str) -> Any:  # type: ignore[override]
+        assert name in self.studies()
+        return SimpleNamespace(
+            name=EVIL,
+            spec=SimpleNamespace(evolves=False),
+            storage=SimpleNamespace(url=storage_url(None)),
+            runs_dir=None,
+        )
 
     def parameters(self, name: str) -> dict[str, Any]:  # type: ignore[override]
         assert name in self.studies()
