@@ -88,6 +88,7 @@ class RuleFinding:
         limit: the limit that applied, with the measurement's scale.
         default: the limit that would apply without a user's limit.
         loosened: whether the user's limit is less strict than the default.
+        decides: whether the rule decides, or only informs.
         source: of the rule, see `GateRule`.
     """
 
@@ -102,6 +103,7 @@ class RuleFinding:
     meaning: str = ""
     default: float | None = None
     loosened: bool = False
+    decides: bool = True
     source: str = ""
 
     @property
@@ -112,6 +114,8 @@ class RuleFinding:
     def to_dict(self) -> dict[str, Any]:
         """The finding for JSON."""
         content: dict[str, Any] = finite(dataclasses.asdict(self))
+        if self.decides:
+            del content["decides"]
         if not self.source:
             del content["source"]
         return content
@@ -166,6 +170,7 @@ def _finding(rule: GateRule[Any], measured: Measured, verdict: RuleVerdict) -> R
         meaning=rule.meaning,
         default=default * measured.scale,
         loosened=rule.loosened,
+        decides=rule.decides,
         source=rule.source,
     )
 
@@ -198,11 +203,14 @@ def passed(findings: Sequence[RuleFinding]) -> bool:
 
 
 def deciding(findings: Sequence[RuleFinding]) -> RuleFinding | None:
-    """The rule that decides: the first one that is not met, else the last one that was evaluated."""
+    """The rule that decides: the first one that is not met, else the last one that was evaluated.
+
+    A rule that only informs never decides.
+    """
     for finding in findings:
         if finding.verdict in ("fail", "defer"):
             return finding
-    met = [finding for finding in findings if finding.verdict == "pass"]
+    met = [finding for finding in findings if finding.verdict == "pass" and finding.decides]
     return met[-1] if met else None
 
 

@@ -64,7 +64,10 @@ RULES = (
         "From <rate> to <rate> trials/hour, most recently <rate>, in parts of <duration>",
     ),
     Rule("curve of trials per hour", r"(?<=trials/hour)( +)[▁-█].*", r"\1<curve>"),
-    Rule("training time of a trial", r"(?<=<td>)\d+:\d\d(:\d\d)?(?=</td>)", "<duration>"),
+    Rule("training times of trials", r"(?<=<td>)\d+:\d\d(:\d\d)?(?=</td>)", "<duration>"),
+    Rule("training time of a trial", r"(?<=<dt>training time</dt><dd>)[\d:]+", "<duration>"),
+    Rule("speed of a trial", r"(?<=<dt>steps/s</dt><dd>)[\d,]+", "<rate>"),
+    Rule("who acts", r"(?<=history, with )\S+@[^\s<]+", "<user>@<host>"),
     Rule("progress of a worker, printed by the clock", r"(?m)^<moment> trials \d+/\d+ \(.*\n", ""),
     Rule(
         "process of a trader",
@@ -80,7 +83,7 @@ RULES = (
     # With what follows it, since its length decides where lines are wrapped.
     Rule(
         "age of a trader's state",
-        r"\d+ (s|min|h)\s+ago;\s+no\s+process\s+trades\s+this\s+slot\.",
+        r"\d+\s+(s|min|h)\s+ago;\s+no\s+process\s+trades\s+this\s+slot\.",
         "<age> ago; no process trades this slot.",
     ),
     Rule("width of the last column, which an age may set", r"([━─]|(?<=┃) )\1+(?=[┓┃┩┘])", r"\1"),

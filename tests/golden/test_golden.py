@@ -213,7 +213,7 @@ def market(recorder: Recorder) -> None:
     run("registry-show.json", "registry", "show", "--json")
     run("dashboard.txt", "dashboard", "--once")
     run("dashboard.json", "dashboard", "--json")
-    run("dashboard-training.txt", "dashboard", "--study-name", "market", "--once")
+    run("watch.txt", "watch", "market", "--once")
     run("studies-export.txt", "studies", "export", "market", "--out", "trials.csv")
     recorder.run_files("run-run")
     recorder.files("trials.csv", "replay")
@@ -238,7 +238,10 @@ def market(recorder: Recorder) -> None:
             "page-training.html": f"/training{study}",
             "page-parameters.html": f"/training/parameters{study}",
             "page-trials.html": f"/training/trials{study}",
+            "page-trial.html": f"/training/trial{study}&trial=0",
             "page-compare.html": f"/training/compare{study}&with=market-run0",
+            "page-actions.html": "/actions",
+            "page-halt.html": f"/actions/slot/halt{slot}",
         }
     )
 

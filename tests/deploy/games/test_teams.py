@@ -296,3 +296,12 @@ def test_more_games_are_advised_for_a_lead_that_they_would_decide() -> None:
     assert needed(panel_of(-3.0, 1.0)) is None  # it is behind
     assert needed(panel_of(0.0, 0.0)) is None  # it is as good in every game
     assert needed(panel_of(3.0, 1.0)) is None  # its lead is beyond doubt
+
+
+def test_a_rule_that_only_informs_never_decides() -> None:
+    findings = judge(DEFAULT_RULES, GameEvidence((), panel_of(3.0, 1.0), solved=0.0), PANEL)
+    assert findings[-1].name == "solved"
+    assert findings[-1].verdict == "pass"
+    decides = deciding(findings)
+    assert decides is not None
+    assert decides.name == "ahead-of-baselines"

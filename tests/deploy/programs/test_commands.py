@@ -94,7 +94,7 @@ def test_a_study_is_promoted_shown_verified_and_exported(folder: Path, sweepd: R
     assert sweepd("registry", "diff", SLOT, facts["bundle"]).strip().endswith("are the same")
 
     # What does not trade, play or act says so.
-    with pytest.raises(InputError, match=f"those of programs: {SLOT}"):
+    with pytest.raises(InputError, match=f"trades: {SLOT} holds the files of a program"):
         sweepd("dashboard", "--once")
     with pytest.raises(InputError, match="does not trade: sweepd registry show shows it"):
         sweepd("trade", "--replay", "--bundle", "champion")
