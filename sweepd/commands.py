@@ -68,7 +68,7 @@ COMMANDS = {
     ),
     "plan": (
         f"{_DEPLOY}.plan:plan_command",
-        "Before training: how often the gate finds a return over equal weight, by years and trials.",
+        "Show before training how often the gate finds a return over equal weight, by years and trials.",
     ),
     "promote": (
         f"{_DEPLOY}.promote:promote_command",
@@ -85,7 +85,7 @@ COMMANDS = {
     ),
     "trade": (
         f"{_DEPLOY}.trade_commands:trade_command",
-        "Trade a slot's champion on paper, bar by bar as they close, until stopped.",
+        "Trade a slot's champion on paper, bar by bar as the bars close, until stopped.",
     ),
     "play": (
         f"{_DEPLOY}.play:play_command",

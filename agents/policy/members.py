@@ -145,7 +145,7 @@ def load_members(path: Path) -> list[Member]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} can't be read: {error.strerror or error}.") from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     return read_members(content, str(path))
 
 

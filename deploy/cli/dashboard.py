@@ -57,10 +57,14 @@ def dashboard(
     storage: Annotated[
         str | None,
         typer.Option(
-            envvar=STORAGE_VARIABLE, callback=warn_of_password, help="As in sweepd train."
+            envvar=STORAGE_VARIABLE,
+            callback=warn_of_password,
+            help="Database of the studies, as for train.",
         ),
     ] = None,
-    runs_dir: Annotated[Path | None, typer.Option(help="As in sweepd train.")] = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the studies' files, as for train.")
+    ] = None,
     read_only: Annotated[
         bool,
         typer.Option(

@@ -81,7 +81,7 @@ class PlanFlags:
 
 @takes_flags
 def plan_command(flags: PlanFlags) -> None:
-    """Before training: how often the gate finds a return over equal weight, by years and trials.
+    """Show before training how often the gate finds a return over equal weight, by years and trials.
 
     A study whose bars are too short for the return that you hope for ends with "no candidate
     passes", also if there is such a policy. This command simulates the gate's statistical rules on

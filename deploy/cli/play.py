@@ -73,10 +73,14 @@ def play_command(
     storage: Annotated[
         str | None,
         typer.Option(
-            envvar=STORAGE_VARIABLE, callback=warn_of_password, help="With --trial: as in train."
+            envvar=STORAGE_VARIABLE,
+            callback=warn_of_password,
+            help="With --trial: database of the studies, as for train.",
         ),
     ] = None,
-    runs_dir: Annotated[Path | None, typer.Option(help="With --trial: as in train.")] = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="With --trial: folder of the studies' files.")
+    ] = None,
 ) -> None:
     """Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it.
 

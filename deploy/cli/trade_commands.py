@@ -126,7 +126,7 @@ def trade_command(
         str | None, typer.Argument(help="Slot to trade. Default: the only slot with a champion.")
     ] = None,
 ) -> None:
-    """Trade a slot's champion on paper, bar by bar as they close, until stopped.
+    """Trade a slot's champion on paper, bar by bar as the bars close, until stopped.
 
     `sweepd trader` halts, resumes and shows a running trader. With --replay: trade recorded bars
     without waiting, by default those after the training data.
@@ -226,5 +226,5 @@ def _bundle_and_bars(
         name, loaded = found.name, opened.bundle(found.champion, Bundle)
         data_dir = data_dir or opened.data_dir(found.champion)
     if data_dir is None:
-        raise InputError("--data-dir is required with --bundle: name the folder of bars to trade")
+        raise InputError("--data-dir is needed with --bundle: name the folder of bars to trade")
     return name, loaded, data_dir

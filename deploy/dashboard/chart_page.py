@@ -160,7 +160,7 @@ def _indicators(
         return {}, (), "The features of its policy are not known here." if wanted else ""
     for name in wanted:
         if name not in known.names:
-            raise BadRequest(f"indicator={name}: choose of {', '.join(known.names)}.")
+            raise BadRequest(f"indicator={name}: choose one of {', '.join(known.names)}.")
     if not wanted or not found.last.size:
         return {}, known.names, ""
     try:

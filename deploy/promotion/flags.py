@@ -27,12 +27,12 @@ class PromoteFlags:
         typer.Option(
             envvar=STORAGE_VARIABLE,
             callback=warn_of_password,
-            help="Database of the study: SQLite file or URL. Default: runs/sweepd.db.",
+            help="Database of the study, as for train.",
         ),
     ] = None
     runs_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder of studies' files. Default: found from the study's database."),
+        typer.Option(help="Folder of the studies' files. Default: as recorded in the database."),
     ] = None
     slot: Annotated[
         str | None,

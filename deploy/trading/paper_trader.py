@@ -415,7 +415,7 @@ class PaperTrader:
         bars = in_order(history, self.bundle)
         if len(bars) < self.bars_needed:
             raise InputError(
-                f"bundle {self.bundle.name} needs {self.bars_needed} bars of history before its "
+                f"bundle {self.bundle.name} needs {self.bars_needed} bars before its "
                 f"first decision; there are {len(bars)}"
             )
         self._history.load(bars, lags)

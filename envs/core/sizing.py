@@ -99,7 +99,7 @@ def choose_num_envs(
     while not reason:
         result = _measure_if_it_fits(measure, number)
         if result is None and not measured:
-            raise InputError(f"{number} environments don't fit into memory; use a smaller network")
+            raise InputError(f"{number} environments do not fit into memory; use a smaller network")
         if result is None:
             reason = f"{number:,} envs ran out of memory"
             break

@@ -265,7 +265,7 @@ class CryptoEnv(WithFaults, VecEnv):
         for first, last in windows:
             if not earliest <= first < last <= latest:
                 raise InputError(
-                    f"window ({first}, {last}) doesn't fit: the first decision is possible at bar "
+                    f"window ({first}, {last}) does not fit: the first decision is possible at bar "
                     f"{earliest}, and the last valuation at bar {latest}"
                 )
         if params.allow_short and not self.shorts:

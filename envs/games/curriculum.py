@@ -224,7 +224,7 @@ def check_opponents(names: Sequence[str], scripted: Sequence[str], game: str) ->
         near = difflib.get_close_matches(name, known, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise InputError(
-            f"opponent {name!r} of {game} is not known{hint}; choose of {', '.join(known)}, "
+            f"opponent {name!r} of {game} is not known{hint}; choose one of {', '.join(known)}, "
             "bundle:NAME (a champion of the registry) or the path of a bundle"
         )
 

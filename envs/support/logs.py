@@ -76,7 +76,7 @@ class LogConsole(Terminal):
     def __init__(self, log_file: Path | None = None, log_format: str = "plain") -> None:
         if log_format not in FORMATS:
             raise InputError(
-                f"--log-format {log_format!r} is not right; choose one of {', '.join(FORMATS)}"
+                f"--log-format {log_format!r} is not known; choose one of {', '.join(FORMATS)}"
             )
         self._shown: logging.Logger | None = None
         self._kept: logging.Logger | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
@@ -85,7 +86,7 @@ def first_fault(
         *tables, key = map(str, fault["loc"])
         known = _keys(model, tables)
         near = get_close_matches(key, known, 1)
-        hint = f"; choose of {', '.join(known)}" if known else ""
+        hint = f"; choose one of {', '.join(known)}" if known else ""
         return f"{where} is not known" + (f"; did you mean {near[0]}?" if near else hint)
     if fault["type"] == "missing":
         return f"{where} is missing"
@@ -98,6 +99,21 @@ def first_fault(
     if message.startswith("Input "):
         return f"{found} {message.removeprefix('Input ')}"
     return f"{where}: {message}" if where else message
+
+
+def refused_parameters(make: Callable[..., object], given: Iterable[str], error: TypeError) -> str:
+    """Return why `make` does not take parameters by these names, as the end of a sentence.
+
+    Args:
+        make: a class or function.
+        given: names of the parameters.
+        error: what calling it raised.
+    """
+    parameters = inspect.signature(make).parameters
+    unknown = [name for name in given if name not in parameters]
+    if not unknown or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return f"does not take these parameters: {error}"
+    return f"has no parameter {', '.join(unknown)}; it has {', '.join(parameters) or 'none'}"
 
 
 def _keys(model: type[BaseModel], tables: list[str]) -> list[str]:

@@ -54,20 +54,20 @@ def run(
         Path | None,
         typer.Argument(
             help="TOML file with the tables [data], [cv], [train], [shape], [ppo] and [env]; "
-            "optimize/cli/run_config.py lists the keys."
+            "docs/how_to/training_run.md describes them."
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of the run's database and results; the same command continues it. "
+            help="Folder of the run's database and results; the same command continues it. "
             "Default: the file's setting, else runs/run-NAME."
         ),
     ] = None,
     start_from: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of a trial or bundle, or a file of weights or a checkpoint, whose "
+            help="Folder of a trial or bundle, or a file of weights or a checkpoint, whose "
             "networks the run starts from."
         ),
     ] = None,
@@ -103,7 +103,7 @@ def run(
     ] = None,
     storage: Storage = None,
     runs_dir: Annotated[
-        Path | None, typer.Option(help="With --trial: directory of the studies' files.")
+        Path | None, typer.Option(help="With --trial: folder of the studies' files.")
     ] = None,
     jobs: Annotated[
         int | None,

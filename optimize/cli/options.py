@@ -20,9 +20,7 @@ Storage = Annotated[
         help="Database of the studies, as for train.",
     ),
 ]
-RunsDir = Annotated[
-    Path | None, typer.Option(help="Directory of the studies' files, as for train.")
-]
+RunsDir = Annotated[Path | None, typer.Option(help="Folder of the studies' files, as for train.")]
 
 Why = Annotated[str, typer.Option("--reason", help="Reason, recorded in the study.")]
 

@@ -79,7 +79,8 @@ class StudyWatch:
         if self.study_name is not None:
             if self.study_name not in names:
                 raise InputError(
-                    f"study {self.study_name!r}: {hide_password(self.url)} has no such study"
+                    f"study {self.study_name!r} is not in {hide_password(self.url)}; there are: "
+                    f"{', '.join(names[:8]) or 'none'}"
                 )
             names = [self.study_name, *(name for name in names if name != self.study_name)]
         return names

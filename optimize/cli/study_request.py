@@ -18,8 +18,7 @@ from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.parsing import NARROW, load_space, space_source
 
 DATA_DIR_MISSING = (
-    "--data-dir is missing: name a directory of bars (sweepd data download creates one), "
-    "or use --demo"
+    "--data-dir is missing: name a folder of bars (sweepd data download creates one), or use --demo"
 )
 
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import is_plugin
+from sweepd.envs.support.validation import refused_parameters
 from sweepd.optimize.objectives.command.function import FunctionObjective
 from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.games.objective import GameObjective
@@ -98,5 +99,6 @@ def check_request(request: Request) -> None:
     try:
         params(**request.env_params)
     except TypeError as error:
-        raise InputError(f"--env-param: {request.env} has no such parameter ({error})") from None
+        wrong = refused_parameters(params, request.env_params, error)
+        raise InputError(f"--env-param: {request.env} {wrong}") from None
     check_judged(request, kind)

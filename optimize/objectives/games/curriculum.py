@@ -19,6 +19,7 @@ from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.phase_files import parse_curriculum
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.validation import refused_parameters
 from sweepd.optimize.study.record.specs import GameSpec
 
 
@@ -63,9 +64,8 @@ def phase_params(game: Game, phase: Phase, number: int, env: Mapping[str, Any]) 
     try:
         return game.params(**{**env, **phase.env})
     except TypeError as error:
-        raise InputError(
-            f"phase {number}: env: {game.name} has no such parameter ({error})"
-        ) from None
+        wrong = refused_parameters(game.params, phase.env, error)
+        raise InputError(f"phase {number}: env: {game.name} {wrong}") from None
     except InputError as error:
         raise InputError(f"phase {number}: env: {error}") from None
 

@@ -345,7 +345,7 @@ class GameExperiment(Experiment):
         if self.seats > 1 and self.game.external:
             players += ", all of them one policy; a game's return is the sum over them"
         together = ", which learn by playing with each other" if self.together > 1 else ""
-        against = f" against each of {', '.join(self.opponents)}" if self.opponents else ""
+        against = f" per opponent ({', '.join(self.opponents)})" if self.opponents else ""
         against += ", in sampled play" if self._sampled else ""
         return [
             f"game: {spec.game}{players}; algorithm {spec.algorithm}",

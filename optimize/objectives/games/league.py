@@ -264,7 +264,7 @@ class StudyLeague:
             try:
                 found = hashlib.sha256(path.read_bytes()).hexdigest()
             except OSError as error:
-                raise InputError(f"{path} can't be read: {error.strerror or error}") from None
+                raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
             if found != file.sha256:
                 raise InputError(f"{path} is not the file that the study recorded")
             weights = load_members(path)[member]

@@ -55,7 +55,7 @@ class CommonSettings:
             Panel.STUDY,
             "Database of the study: a SQLite file on a local disk, or "
             "postgresql://user@host/database (password in PGPASSWORD or ~/.pgpass). Default: "
-            "sweepd.db in the runs directory.",
+            "sweepd.db in --runs-dir.",
             envvar=STORAGE_VARIABLE,
             callback=warn_of_password,
         ),
@@ -286,8 +286,8 @@ class CommonSettings:
             fixes="precision",
         ),
     ] = "fp32"
-    runs_dir: Annotated[Path, Setting(Panel.MACHINE, "Directory for the files of the studies.")] = (
-        Path("runs")
+    runs_dir: Annotated[Path, Setting(Panel.MACHINE, "Folder of the studies' files.")] = Path(
+        "runs"
     )
     max_memory: Annotated[
         float | None,

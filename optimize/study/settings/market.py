@@ -18,8 +18,7 @@ class BarSettings:
         Path | None,
         Setting(
             Panel.DATA,
-            "Directory of bars with one file per ticker, e.g. BTC_USDT-1h.parquet (see sweepd "
-            "data).",
+            "Folder of bars with one file per ticker, e.g. BTC_USDT-1h.parquet (see sweepd data).",
             fixes="data.dir",
         ),
     ] = None
@@ -36,7 +35,7 @@ class BarSettings:
         Setting(
             Panel.DATA,
             "Tickers in the order of the portfolio, e.g. BTC/USDT,ETH/USDT. Default: all in the "
-            "directory.",
+            "folder.",
             fixes="data.tickers",
         ),
     ] = None

@@ -285,7 +285,7 @@ def test_damaged_files_are_refused_or_pass_every_check(
 
 
 def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nothing.safetensors can't be read: No such file"):
+    with pytest.raises(InputError, match=r"nothing.safetensors cannot be read: No such file"):
         load_members(tmp_path / "nothing.safetensors")
     with pytest.raises(InputError, match="has no members"):
         save_members(tmp_path / "none.safetensors", [])

@@ -128,7 +128,7 @@ def test_a_manifest_with_an_unknown_part_or_a_wrong_hash_is_refused(tmp_path: Pa
     content = json.loads(manifest.read_text())
     del content["hash"]
     for changes, said in (
-        ({"wheels": 3}, "wheels is not known; choose of "),
+        ({"wheels": 3}, "wheels is not known; choose one of "),
         ({"format_version": 9}, "version 9"),
         ({"player": {**content["player"], "play": ...}}, "player.play"),
         ({"player": {**content["player"], "spaces": ...}}, "player.spaces"),

@@ -312,7 +312,7 @@ def test_stepping_before_the_reset_is_refused() -> None:
 
 @pytest.mark.parametrize("window", [(0, 300), (50, 50), (60, 50), (-1, 20)])
 def test_windows_outside_the_market_are_refused(window: tuple[int, int]) -> None:
-    with pytest.raises(InputError, match="doesn't fit"):
+    with pytest.raises(InputError, match="does not fit"):
         CryptoEnv(sample_market(), EnvParams(), [window], 1)
 
 

@@ -129,7 +129,10 @@ LAST = {"share": 0.5}
         ([{"share": -0.5}, {"share": 1.5}], "phase 1 of 2: share = -0.5 should be above 0"),
         ([{"share": True}], "share = True should be a number"),
         ([{}, LAST], "phase 1 of 2 has no share of the budget"),
-        ([{"share": 1, "mode": "normal"}], "mode is not known; choose of env, opponents, replay"),
+        (
+            [{"share": 1, "mode": "normal"}],
+            "mode is not known; choose one of env, opponents, replay",
+        ),
         ([{"share": 1, "opponent": {}}], "opponent is not known; did you mean opponents?"),
         ([{"share": 1, "opponents": {}}], "the shares of the opponents add up to 0, not 1"),
         ([{"share": 1, "opponents": {"weak": 0.5}}], "phase 1 of 1: the shares of the opponents"),
@@ -195,7 +198,7 @@ def test_unknown_opponents_are_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError) as refused:
         check_opponents(("self", "week"), ("weak", "strong"), "hockey")
     assert str(refused.value).startswith(
-        "opponent 'week' of hockey is not known (did you mean weak?); choose of weak, strong, "
+        "opponent 'week' of hockey is not known (did you mean weak?); choose one of weak, strong, "
         "self, past, others, league, bundle:NAME"
     )
 

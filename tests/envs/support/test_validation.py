@@ -38,7 +38,7 @@ class Outer(StrictModel):
         ({"count": True}, "count = True should be a whole number"),
         ({"count": 0}, "count = 0 should be at least 1"),
         ({"cuont": 1}, "cuont is not known; did you mean count?"),
-        ({"zzz": 1}, "zzz is not known; choose of count, inner, many, maybe, name"),
+        ({"zzz": 1}, "zzz is not known; choose one of count, inner, many, maybe, name"),
         ({"inner": {"share": 0}}, "inner.share = 0 should be above 0"),
         ({"inner": {"share": 2}}, "inner.share = 2 should be at most 1"),
         ({"inner": {"share": 0.5}}, "inner.share: one half is undecided"),

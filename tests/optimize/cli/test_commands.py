@@ -454,7 +454,7 @@ def test_a_space_may_set_defaults_of_flags(
     ("entry", "message"),
     [
         ("study = 3", r"\[study\] = 3 should be a table"),
-        ("[study]\nslots = 3", r"\[study\] slots is not known; choose of budget, episodes,"),
+        ("[study]\nslots = 3", r"\[study\] slots is not known; choose one of budget, episodes,"),
         ("[study]\nbudget = 1.5", "budget = 1.5 should be a whole number"),
         ("[study]\nbudget = true", "budget = True should be a whole number"),
         ("[study]\nplay = 'random'", "play = 'random' should be 'deterministic' or 'sampled'"),

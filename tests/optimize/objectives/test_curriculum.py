@@ -351,7 +351,7 @@ HALF = {"share": 0.5}
         ),
         (
             ("--phases", json.dumps([HALF, {**HALF, "env": {"speed": 1}}])),
-            "phase 2: env: tests.optimize.objectives.duel_game:DUEL has no such parameter",
+            "phase 2: env: tests.optimize.objectives.duel_game:DUEL has no parameter speed; it has",
         ),
         (
             ("--phases", json.dumps([HALF, {**HALF, "env": {"wide": True}}])),

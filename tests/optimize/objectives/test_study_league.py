@@ -201,7 +201,7 @@ def test_lost_and_changed_weights(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not the file that the study recorded"):
         league_of(handle).begin([again], lambda: None)
     path.unlink()
-    with pytest.raises(InputError, match="can't be read"):
+    with pytest.raises(InputError, match="cannot be read"):
         league_of(handle).begin([again], lambda: None)
     # A new trial plays against those that are left.
     complete(handle, SCISSORS, scores=(0.5,))

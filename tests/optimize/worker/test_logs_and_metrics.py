@@ -182,7 +182,7 @@ def test_the_live_panel_is_not_written_to_the_file(
 
 def test_wrong_logs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match="--log-format 'xml' is not right; choose one of plain, json"
+        InputError, match="--log-format 'xml' is not known; choose one of plain, json"
     ):
         LogConsole(None, "xml")
     (tmp_path / "file").write_text("")
