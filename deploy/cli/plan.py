@@ -47,9 +47,7 @@ class PlanFlags:
         Path | None,
         typer.Option(help="Folder of the study's bars, which give years and tracking error."),
     ] = None
-    timeframe: Annotated[
-        str, typer.Option(help="Length of a bar, as for train; with --data-dir.")
-    ] = "1h"
+    timeframe: Annotated[str, typer.Option(help="Length of a bar, as for train.")] = "1h"
     tickers: Annotated[
         str | None, typer.Option(help="Comma-separated, as for train. Default: all in the folder.")
     ] = None
@@ -138,12 +136,12 @@ class Plan:
         source = " (a portfolio that is half in cash, on these bars)" if self.assumed else ""
         half, most = (power.edge_found(share) for share in SHARES)
         reach = (
-            "no return is found in half of such studies: the trials are too alike"
+            f"no return is found in half of such studies: {power.obstacle()}"
             if math.isinf(half)
             else f"found in 5 of 10 such studies: {up(half)} a year"
             + (f"; in 8 of 10: {up(most)}" if math.isfinite(most) else "")
         )
-        return [
+        lines = [
             f"A return over equal weight of {_percent(self.edge)} a year, after fees, is found in "
             f"{found} studies of {flags.n_trials} trials on {self.years:.1f} years of bars, "
             f"{power.holdout_years:.1f} of them hold-out.",
@@ -152,6 +150,15 @@ class Plan:
             f"correlation of {flags.correlation:g} between the trials' returns over equal weight; "
             f"hold-out evaluation {flags.looks + 1}",
         ]
+        if math.isfinite(half):
+            # Only the ratio of return and tracking error counts. Rounded down.
+            least = math.floor(1_000.0 * self.tracking_error * self.edge / half) / 1_000.0
+            lines.insert(
+                2,
+                f"{_percent(self.edge)} would be found in 5 of 10 of them with a tracking error of "
+                f"{_percent(least)} a year",
+            )
+        return lines
 
     def edges_table(self) -> Table:
         """How many of 10 studies find an edge, by years of bars."""
@@ -257,6 +264,7 @@ def make_plan(flags: PlanFlags) -> Plan:
             tracking_error=error,
             correlation=flags.correlation,
             looks=flags.looks,
+            timeframe=flags.timeframe,
         )
         for trials in counts
     }

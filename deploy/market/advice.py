@@ -89,8 +89,9 @@ def study_power(
     inflations = np.array([one.error * math.sqrt(bars) for one in moments])
     inflations[~np.isfinite(inflations)] = 1.0  # too few bars: then nothing is found
     return GatePower(
-        years=bars / annual**2,
-        holdout_years=holdout / annual**2,
+        bars=bars,
+        holdout_bars=holdout,
+        year=annual**2,
         error=annual * deviation * float(inflations[place]),
         path_error=annual * own.deviations[deflation.path] * path.error * math.sqrt(bars),
         needed=dataclasses.replace(path, sharpe=deflation.needed).score(),
@@ -178,7 +179,7 @@ def how_far(finding: RuleFinding, edge: Edge | None, result: MarketResult) -> st
 
 def power_text(power: GatePower, trials: int, edge: Edge | None) -> str:
     """What the gate would find in studies like this one. Edges are rounded up, shares down."""
-    years = power.years + power.holdout_years
+    years = power.years
     size = (
         f"on {years:.1f} years of bars, {power.holdout_years:.1f} of them hold-out, and {trials} "
         "trials"
@@ -186,8 +187,8 @@ def power_text(power: GatePower, trials: int, edge: Edge | None) -> str:
     half, most = power.edge_found(0.5), power.edge_found(0.8)
     if math.isinf(half):
         return (
-            f"{size}, this gate finds no return over equal weight in half of the studies: the trials "
-            "are too alike for the rule pbo"
+            f"{size}, this gate finds no return over equal weight in half of the studies: "
+            f"{power.obstacle()}"
         )
     text = f"{size}, this gate finds a return over equal weight of {up(half)} a year in 5 of 10 studies"
     if math.isfinite(most):
@@ -355,7 +356,7 @@ class Advice:
         wanted = edge.after if edge.after > 0.0 else edge.tracking_error
         deflation = self.result.candidate.selection.deflation
         correlation = 0.0 if deflation is None else min(max(deflation.correlation, 0.0), 0.99)
-        words = ["--years", f"{power.years + power.holdout_years:.2f}"]
+        words = ["--years", f"{power.years:.2f}"]
         words += [
             "--holdout",
             f"{self.study.spec.holdout:g}",

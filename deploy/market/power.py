@@ -18,13 +18,18 @@ are. The trial in question has ratio = edge / tracking error; another one, whose
 correlation ρ with it, has ρ times that ratio: it has as much of the edge as it holds the same
 positions. Then
 
-* `deflated-sharpe`: the trial's mean over all blocks must reach the score that the best of a search
-  without skill stays below with a probability of 95% (`sweepd.envs.crypto.scoring.luck`);
+* `deflated-sharpe`: t = (edge + noise) / error of the trial's mean over all blocks must reach the
+  quantile of Student's distribution that the gate requires: that of the score which the best of a
+  search without skill stays below with a probability of 95% (`sweepd.envs.crypto.scoring.luck`). The
+  estimate of the error varies with the same ν degrees of freedom, by about 1/√2ν;
 * `pbo`: computed from the blocks by its definition, over `HALVES` of the 12,870 ways to halve them;
-* `holdout-excess`: an independent test on the hold-out's bars at the level of the next evaluation.
+* `holdout-excess`: the hold-out's own test, on simulated series of as many bars
+  (`sweepd.deploy.market.holdout_power`).
 
-Doubling the years has the same effect as multiplying the edge by √2, so one simulation answers all
-questions about a study.
+Each simulated study has a least edge, in standard errors, that meets each rule. Doubling the years has
+the same effect as multiplying the edge by √2, except that ν grows. So one simulation answers all
+questions about a study. `scripts/bench/quality/gate_power.py` compares its answers with studies that
+are simulated bar by bar and judged by the gate's own functions.
 
 Sources: D. H. Bailey and M. López de Prado 2014, "The Deflated Sharpe Ratio"; D. H. Bailey, J. M.
 Borwein, M. López de Prado and Q. J. Zhu 2017, "The Probability of Backtest Overfitting"; C. R. Harvey
@@ -44,19 +49,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from sweepd.deploy.market.holdout_power import FEW_BARS, least_edges
 from sweepd.deploy.promotion.bootstrap import gate_level
 from sweepd.deploy.promotion.overfitting import BLOCKS
-from sweepd.envs.crypto.scoring.luck import CONFIDENCE, NORMAL
+from sweepd.envs.crypto.data.timeframe import bars_per_year
+from sweepd.envs.crypto.scoring.luck import CONFIDENCE, NORMAL, without_autocorrelation
 
 Array = NDArray[np.float64]
 PBO_LIMIT = 0.2  # of the rule `pbo`
-# Of the hold-out's test: reproduces its measured power, 86 to 87% for an advantage of three standard
-# errors at a level of 5% (docs/explanation/gate.md).
-FREEDOM = 10.0
 STUDIES = 400  # simulated ones: a share of them has a standard error of at most 2.5 points
-HALVES = 500  # ways to halve the blocks in a simulated study
+HALVES = 250  # ways to halve the blocks in a simulated study
 SHORT_BLOCKS = 512  # sums of returns from which the trials' correlations are taken, at most
-GRID = np.linspace(0.0, 12.0, 25)  # edges at which studies are simulated, in standard errors
+GRID = np.linspace(0.0, 12.0, 49)  # edges of which the least one for the PBO is found, in errors
 MOST_EDGE = 100.0  # in standard errors of the hold-out: larger ones are not considered
 FEWEST = 2  # trials without which there is no PBO
 LONGEST = 1_000.0  # times the years of a study: more is no plan
@@ -70,8 +74,9 @@ class GatePower:
     times a factor for autocorrelation.
 
     Attributes:
-        years: of bars in a back-test path of cross-validation.
-        holdout_years: of bars in the hold-out.
+        bars: in a back-test path of cross-validation.
+        holdout_bars: in the hold-out.
+        year: bars in a year.
         error: standard error of the trial's mean over paths, which the PBO and, about, the hold-out
             see.
         path_error: standard error of one path, which the deflated Sharpe ratio sees.
@@ -84,8 +89,9 @@ class GatePower:
         pbo: limit of the rule `pbo`.
     """
 
-    years: float
-    holdout_years: float
+    bars: int
+    holdout_bars: int
+    year: float
     error: float
     path_error: float
     needed: float
@@ -95,6 +101,16 @@ class GatePower:
     trial: int = 0
     pbo: float = PBO_LIMIT
 
+    @property
+    def holdout_years(self) -> float:
+        """Length of the hold-out."""
+        return self.holdout_bars / self.year
+
+    @property
+    def years(self) -> float:
+        """Length of all bars, hold-out included."""
+        return (self.bars + self.holdout_bars) / self.year
+
     def probability(self, edge: float, stretch: float = 1.0) -> float:
         """The share of studies that find an edge.
 
@@ -102,10 +118,27 @@ class GatePower:
             edge: mean excess return per year.
             stretch: length of such a study, in lengths of this one.
         """
-        score = edge / self.path_error * math.sqrt(stretch * self.years)
-        first = float(np.interp(score, GRID, self._first_stage))
+        from scipy.special import stdtrit  # takes long to import
+
+        path_years = stretch * self.bars / self.year
+        freedom = without_autocorrelation(int(stretch * self.bars)).freedom
+        limit = -float(stdtrit(freedom, NORMAL.cdf(-self.needed)))
+        studies = self._studies
+        least = limit * (1.0 + studies.errors / math.sqrt(2.0 * freedom)) - studies.scores
+        score = edge / self.path_error * math.sqrt(path_years)
+        first = float(np.mean(np.maximum(least, studies.pbo_edges) <= score))
         # Cross-validation and hold-out have no bar in common, so their tests are independent.
-        return first * self._holdout(edge / self.error * math.sqrt(stretch * self.holdout_years))
+        score = edge / self.error * math.sqrt(stretch * self.holdout_years)
+        found = int(np.searchsorted(self._holdout_edges, score, side="right"))
+        return first * found / len(self._holdout_edges)
+
+    def obstacle(self) -> str:
+        """Why no edge at all is found in half of the studies."""
+        if math.isinf(self._holdout_edges[0]):
+            if self.holdout_bars < FEW_BARS:
+                return f"the hold-out has {self.holdout_bars} bars, at least {FEW_BARS} are needed"
+            return "no p value is as small as the level of the next evaluation on this hold-out"
+        return "the trials are too alike for the rule pbo"
 
     def edge_found(self, share: float) -> float:
         """The least edge that is found in this share of the studies; infinite if there is none."""
@@ -124,44 +157,60 @@ class GatePower:
         found = _least(
             lambda step: self.probability(edge, math.exp(step - most)), share, 2.0 * most
         )
-        return math.exp(found - most) * (self.years + self.holdout_years)
-
-    def _holdout(self, score: float) -> float:
-        """The probability that the test on the hold-out is significant.
-
-        About that of Student's test with `FREEDOM` degrees of freedom, whose statistic is normal
-        with the deviation √(1 + t²/2ν) at its limit t.
-
-        Args:
-            score: the edge in standard errors.
-        """
-        from scipy.special import stdtrit  # takes long to import
-
-        limit = float(stdtrit(FREEDOM, 1.0 - self.level))
-        return NORMAL.cdf((score - limit) / math.sqrt(1.0 + limit**2 / (2.0 * FREEDOM)))
+        return math.exp(found - most) * self.years
 
     @cached_property
-    def _first_stage(self) -> Array:
-        """(GRID,) shares of studies that meet `deflated-sharpe` and `pbo`."""
+    def _holdout_edges(self) -> Array:
+        """(STUDIES,) least edges that the hold-out's test finds, in its standard errors."""
+        factor = float(self.inflations[self.trial])
+        return least_edges(self.holdout_bars, factor, self.level, STUDIES)
+
+    @cached_property
+    def _studies(self) -> _Studies:
+        """The first stage in simulated studies."""
         random = np.random.default_rng(0)  # the same study gives the same figures
-        halves, found = _halves(random), np.zeros(len(GRID))
+        halves, places = _halves(random), len(GRID)
+        freedom = without_autocorrelation(self.bars).freedom
         blocks, trials = self.weights.shape
         # The true means of a block per step of the grid; see the module's docstring.
         correlations = self.weights.T @ self.weights[:, self.trial]
         own = self.inflations[self.trial] * self.path_error / self.error
         shares = own * correlations / math.sqrt(BLOCKS)
-        for _ in range(STUDIES):
+        scores, errors, pbo_edges = np.empty(STUDIES), np.empty(STUDIES), np.zeros(STUDIES)
+        for study in range(STUDIES):
             noise = random.standard_normal((BLOCKS, blocks)) @ self.weights
-            score = float(noise[:, self.trial].sum()) / math.sqrt(BLOCKS)
+            scores[study] = noise[:, self.trial].sum() / math.sqrt(BLOCKS)
+            errors[study] = random.standard_normal()
+            if trials < FEWEST:
+                continue
             noise *= self.inflations
-            # The larger the edge, the lower the PBO: the first place of the grid with both rules.
-            first, last = int(np.count_nonzero(GRID + score < self.needed)), len(GRID)
-            while trials >= FEWEST and first < last:
-                middle = (first + last) // 2
+            # The larger the edge, the lower the PBO: the first place of the grid that meets the rule.
+            # Smaller edges than this one do not meet `deflated-sharpe`.
+            error = 1.0 + min(errors[study], 0.0) / math.sqrt(2.0 * freedom)
+            first, last = int(np.count_nonzero(self.needed * error - scores[study] > GRID)), places
+            middle = first
+            while first < last:
                 met = _pbo(halves, noise + GRID[middle] * shares) <= self.pbo
                 first, last = (first, middle) if met else (middle + 1, last)
-            found[first:] += 1.0
-        return found / STUDIES
+                middle = (first + last) // 2
+            # Between this place and the one before.
+            pbo_edges[study] = GRID[first] - 0.5 * GRID[1] if first < places else math.inf
+        return _Studies(scores, errors, pbo_edges)
+
+
+@dataclass(frozen=True, eq=False)
+class _Studies:
+    """Simulated studies.
+
+    Attributes:
+        scores: (STUDIES,) noise of the trial's mean over all blocks, in standard errors.
+        errors: (STUDIES,) standard normal, that of the error's estimate.
+        pbo_edges: (STUDIES,) least edges that meet `pbo`, in standard errors.
+    """
+
+    scores: Array
+    errors: Array
+    pbo_edges: Array
 
 
 def planned_power(
@@ -172,6 +221,7 @@ def planned_power(
     tracking_error: float,
     correlation: float,
     looks: int = 0,
+    timeframe: str = "1h",
 ) -> GatePower:
     """The power of a study that is planned: nothing of it is measured yet.
 
@@ -186,11 +236,14 @@ def planned_power(
         tracking_error: standard deviation of the returns in excess of equal weight, per year.
         correlation: of the excess returns of two trials, from 0 to below 1.
         looks: evaluations that were made on the hold-out before.
+        timeframe: length of a bar.
     """
+    year = bars_per_year(timeframe)
     common = np.full((1, trials), math.sqrt(correlation))
     return GatePower(
-        years=(1.0 - holdout) * years,
-        holdout_years=holdout * years,
+        bars=round((1.0 - holdout) * years * year),
+        holdout_bars=round(holdout * years * year),
+        year=year,
         error=tracking_error,
         path_error=tracking_error,
         needed=NORMAL.inv_cdf(CONFIDENCE ** (1.0 / trials)),
@@ -236,6 +289,6 @@ def _pbo(halves: NDArray[np.float32], means: Array) -> float:
     own = means.astype(np.float32)
     inside = halves @ own
     outside = own.sum(axis=0) - inside
-    best = np.argmax(inside, axis=1)[:, None]
-    rank = 1 + np.count_nonzero(outside < np.take_along_axis(outside, best, axis=1), axis=1)
+    best = outside[np.arange(len(halves)), np.argmax(inside, axis=1)]
+    rank = 1 + np.count_nonzero(outside < best[:, None], axis=1)
     return float(np.mean(2 * rank <= means.shape[1] + 1))  # the logit is 0 at most

@@ -109,7 +109,7 @@ def _words(name: str, value: Any) -> Sequence[str]:
         return [word for key, own in value.items() for word in (flag, f"{key}={own}")]
     if isinstance(value, list | tuple):
         return [word for one in value for word in (flag, str(one))]
-    return [flag, f"{value:g}" if isinstance(value, float) else str(value)]
+    return [flag, f"{value:.15g}" if isinstance(value, float) else str(value)]
 
 
 def _free_name(study: StudyReader) -> str:

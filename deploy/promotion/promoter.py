@@ -240,13 +240,15 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
             steps = [Step("promote it", command)]
         else:
             steps = self.gate.champion_steps(champion)
+        # The rules of a candidate that is the champion already are not evaluated.
+        judged = None if outcome.outcome == "champion already" else result
         return Promotion(
             outcome=outcome.outcome,
             slot=self.slot,
             study=study.name,
             reason=outcome.reason,
-            how_far="" if result is None else self.gate.how_far(result),
-            power="" if result is None else self.gate.power(result),
+            how_far="" if judged is None else self.gate.how_far(judged),
+            power="" if judged is None else self.gate.power(judged),
             steps=tuple(steps[:MOST_STEPS]),
             candidates=tuple(results),
             chosen=result,

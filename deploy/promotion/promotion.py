@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from sweepd.deploy.promotion.rules import RuleFinding, loosened, passed
 from sweepd.deploy.registry.bundle_files import BundleT, finite
-from sweepd.deploy.registry.records import CountedEvaluation
+
+if TYPE_CHECKING:  # needs SQLAlchemy, which takes long to import
+    from sweepd.deploy.registry.records import CountedEvaluation
 
 Outcome = Literal[
     "promoted",

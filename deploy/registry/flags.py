@@ -6,13 +6,14 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from sqlalchemy.engine import make_url
 
-from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.database_url import remove_password, warn_of_password
+
+if TYPE_CHECKING:  # a database takes long to import, and `sweepd plan` needs none
+    from sweepd.deploy.registry.registry import Registry
 
 DEPLOYMENTS = Path("deployments")
 
@@ -46,11 +47,15 @@ class RegistryFlags:
 
     def open(self, *, create: bool = False) -> Registry:
         """Open the registry. create: see `sweepd.deploy.registry.reader.RegistryReader`."""
+        from sweepd.deploy.registry.registry import Registry
+
         return Registry(self.deployments, self.registry, create=create)
 
 
 def registry_flags(registry: Registry) -> str:
     """Return the flags that name a registry, each after a space; none for the default."""
+    from sqlalchemy.engine import make_url
+
     words = [] if registry.folder == DEPLOYMENTS else ["--deployments", str(registry.folder)]
     # Only flags that differ from their defaults, so that the lines stay short.
     url = registry.database.url

@@ -19,6 +19,7 @@ from scripts.result_tables.gate import (
     gate_records,
     gate_searches,
     gate_selection,
+    gate_stated_power,
     gate_studies,
 )
 from scripts.result_tables.gpu import gpu_envs, gpu_speed, gpu_steps, gpu_studies
@@ -72,6 +73,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gate-power": partial(gate_searches, skilled=True),
     "gate-selection": gate_selection,
     "gate-holdout": gate_holdout,
+    "gate-stated-power": gate_stated_power,
     "gate-studies": gate_studies,
     "dashboard-pages": partial(pages_of, "dashboard_pages"),
     "study-pages": partial(pages_of, "study_pages"),

@@ -118,3 +118,18 @@ def gate_studies() -> str:
             rows.append([title, str(len(own)), share, str(luck)])
     head = ["market", "studies", "promoted", "by a gate without statistics"]
     return table(head, rows) + origin("gate_studies", found["machine"])
+
+
+def gate_stated_power() -> str:
+    """Shares of studies with an edge that pass: planned, stated and found."""
+    content = load("gate_power")
+    tails = {"normal": "", "t3": ", Student, 3 degrees of freedom", "clustered": ", clustered"}
+    rows = []
+    for one in content["cases"].values():
+        about = f"{one['years']:g} year{'s' * (one['years'] != 1.0)} of {one['timeframe']} bars{tails[one['tails']]}"
+        numbers = (one["trials"], f"{one['correlation']:g}", f"{one['phi']:g}", one["looks"] + 1)
+        shares = (f"{one[name]:.0%}" for name in ("planned", "stated"))
+        rows.append([about, *numbers, *shares, str(one["studies"]), rate_text(one)])
+    head = ["bars", "trials", "correlation", "autocorrelation", "evaluation"]
+    head += ["planned", "stated", "studies", "found"]
+    return table(head, rows) + origin("gate_power", content["machine"])

@@ -110,6 +110,11 @@ CASES = [
         {"intervals.DRAWS": 20},
     ),
     Case(
+        "gate_power",
+        "--studies 1 --verdicts 1 --processes 1 --cases 6",
+        ("machine.processor", "cases.6.stated", "cases.6.interval"),
+    ),
+    Case(
         "gate_statistics:selection",
         "--only selection --studies 2 --bars 200 --trials 10",
         ("machine.processor", "results.0.share_dsr_95", "results.0.together_median_pbo"),
