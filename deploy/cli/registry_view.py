@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -24,28 +25,26 @@ SINGLE_GAMES = ("returns", "lengths")  # of a panel: lists too long to read
 
 
 def slots_view(registry: Registry) -> RenderableType:
-    """Return a table of all slots: champion, since when and why, previous one, challengers."""
+    """Return a table of the bundles in all slots, and below it why each champion is one."""
     table = Table(
-        *(Column(name, no_wrap=True) for name in ("slot", "champion", "since")),
-        "previous",
-        "challengers",
+        *(Column(name, no_wrap=True) for name in ("slot", "bundle", "is now", "since")),
         Column("moves", justify="right", no_wrap=True),
-        "why",
         title=f"Slots of {registry.folder}",
         title_justify="left",
     )
+    reasons = []
     for slot in registry.slots():
         move = registry.last_move(slot.name, slot.champion)
-        table.add_row(
-            slot.name,
-            short(slot.champion) + ("\nSYNTHETIC" if registry.synthetic(slot.champion) else ""),
-            minute(move.at) if move else "-",
-            short(slot.previous),
-            " ".join(short(hash_) for hash_ in slot.challengers) or "none",
-            str(slot.revision),
-            _one_line(move.reason if move else ""),
-        )
-    return table
+        moved = minute(move.at) if move else "-"
+        champion = _bundle_cell(registry, slot.champion)
+        table.add_row(slot.name, champion, "champion", moved, str(slot.revision))
+        if slot.previous is not None:
+            table.add_row("", short(slot.previous), "previous")
+        for hash_ in slot.challengers:
+            table.add_row("", short(hash_), "challenger")
+        if move:
+            reasons.append(Text(f"{slot.name}: {move.reason}"))
+    return Group(table, *reasons)
 
 
 def history_view(registry: Registry, slot: Slot) -> RenderableType:
@@ -63,30 +62,19 @@ def history_view(registry: Registry, slot: Slot) -> RenderableType:
     for version in registry.versions(slot.name):
         bundles.add_row(
             str(version.number),
-            short(version.bundle) + ("\nSYNTHETIC" if registry.synthetic(version.bundle) else ""),
+            _bundle_cell(registry, version.bundle),
             minute(version.at),
             slot.role_of(version.bundle, removed),
         )
-    names = ("time (UTC)", "event", "bundle", "instead of")
-    history = Table(
-        *(Column(name, no_wrap=True) for name in names),
-        "why",
-        title="History",
-        title_justify="left",
-    )
+    history: list[RenderableType] = [Text("History (UTC)", style="italic")]
     for event in events[-SHOWN_EVENTS:]:
-        history.add_row(
-            minute(event.at),
-            event.kind,
-            short(event.bundle),
-            short(event.previous),
-            _one_line(event.reason),
-        )
+        line = f"{minute(event.at)}  {event.kind:<10}  {short(event.bundle)}"
+        line += f" instead of {short(event.previous)}" if event.previous else ""
+        # Below the line, so that a long reason is read in full on a narrow terminal.
+        history += [Text(line), Padding(Text(event.reason), (0, 0, 0, 4))]
     if len(events) > SHOWN_EVENTS:
-        history.caption = (
-            f"{len(events) - SHOWN_EVENTS} earlier ones, and every reason in full, with --json"
-        )
-    return Group(bundles, history)
+        history.append(Text(f"{len(events) - SHOWN_EVENTS} earlier ones with --json", style="dim"))
+    return Group(bundles, *history)
 
 
 def places_of(registry: Registry, bundle: str) -> list[dict[str, Any]]:
@@ -139,9 +127,9 @@ def _place(registry: Registry, slot: Slot, version: Version) -> dict[str, Any]:
     }
 
 
-def _one_line(text: str) -> Text:
-    """Return text that is truncated instead of wrapped."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
+def _bundle_cell(registry: Registry, hash_: str | None) -> str:
+    """Return a bundle's short name, and whether its market is synthetic."""
+    return short(hash_) + ("\nSYNTHETIC" if registry.synthetic(hash_) else "")
 
 
 def _flat(bundle: StoredBundle[Any]) -> dict[str, Any]:

@@ -159,8 +159,8 @@ def slot_alerts(
     if trader is not None:
         if trader.halt is not None:
             add(BAD, "halted", "halted", trader.halt, at("halted"))
-        for reason in trader.state.get("risk") or []:
-            add(WARNING, "risk", "a risk rule restricts trading", str(reason), at("risk"))
+        for reason in trader.restrictions:
+            add(WARNING, "risk", "a risk rule restricts trading", reason, at("risk"))
         verdict = trader.state.get("monitor") or {}
         if VERDICTS.get(str(verdict.get("verdict"))) == BAD:
             text = str(verdict.get("text", ""))

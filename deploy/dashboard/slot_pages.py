@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from sweepd.deploy.dashboard.pages import DOCUMENT, Address, Handler, Pages, cho
 from sweepd.deploy.dashboard.replays import REPLAY, Replay
 from sweepd.deploy.dashboard.source import Opened, PaperSource, StudySource
 from sweepd.deploy.dashboard.view import SlotView
+from sweepd.deploy.promotion.verdict_file import read_verdict
 from sweepd.deploy.registry.flags import registry_flags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError, RunError
@@ -35,7 +35,6 @@ VIEWS = {
     "/parity": "Parity",
 }
 GATE_REPORT = Path("gate", "gate.html")  # in a study's folder
-OUTCOMES: Mapping[str, str] = {"none passes": "no candidate passes"}
 OF_TRADERS = ("/events", "/parity")  # views that a replay does not have
 RANGES = {"1": "1 day", "7": "7 days", "30": "30 days", "": "all"}
 
@@ -105,19 +104,16 @@ def alerts_of(opened: Opened, slot: str, state: Health) -> list[Alert]:
 class StudyCard:
     """A study as the start page shows it.
 
-    state: its trials and its best one, in a sentence. head, verdict: of its newest promotion; ""
-    without one. slot: that the promotion was for. report: link to the report of the gate.
+    state: its trials and its best one, in a sentence. verdict: of its newest promotion, as
+    `read_verdict` returns it. report: link to the report of the gate.
     """
 
     name: str
     about: str
     synthetic: bool
     state: str
-    head: str = ""
-    verdict: str = ""
-    at: str = ""
-    slot: str = ""
-    report: str | None = None
+    verdict: dict[str, Any] | None
+    report: str | None
 
     @property
     def link(self) -> str:
@@ -178,34 +174,19 @@ class SlotPages:
                 origin = registry.origin(view.champion)
             name = origin[0] if origin and origin[0] in names else names[0]
             found = self._search.progress(name)
-            report = (self._search.folder(name) / GATE_REPORT).is_file()
+            folder = self._search.folder(name)
         except (InputError, RunError):
             return None
         best, trials = found["best"], found["trials"]
-        card = StudyCard(
+        reported = (folder / GATE_REPORT).is_file()
+        return StudyCard(
             name,
             str(found["about"]),
             bool(found["synthetic"]),
             f"{found['done']} of {counted(found['total'], 'trial')} finished, {trials['FAIL']} "
             "failed" + (f"; best: trial {best['trial']}, {best['value']:+.4f}" if best else ""),
-            report=Address("/report", {"study": name}).to() if report else None,
-        )
-        if registry is None:
-            try:
-                registry = self._paper.open().registry
-            except (InputError, RunError):
-                return card
-        move = registry.last_verdict(name)
-        if move is None or move.report is None:
-            return card
-        outcome = str(move.report.get("outcome", move.kind))
-        return dataclasses.replace(
-            card,
-            head=OUTCOMES.get(outcome, outcome),
-            # The report has the rest.
-            verdict=move.reason.partition(". ")[0].rstrip(".") + ".",
-            at=move.at,
-            slot=move.slot,
+            read_verdict(folder),
+            Address("/report", {"study": name}).to() if reported else None,
         )
 
     def _report(self, request: Request) -> Response:

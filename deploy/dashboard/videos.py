@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import threading
 from pathlib import Path
-
-import psutil
 
 from sweepd.envs.external.guard import untagged
 from sweepd.envs.support.database_url import STORAGE_VARIABLE
@@ -18,8 +15,7 @@ from sweepd.optimize.study.record.reader import StudyReader
 
 VIDEO = "best_game.gif"  # in the trial's folder
 GAMES = 4  # of which the best one is drawn
-NICENESS = 10  # training goes first
-PATIENCE = 600.0  # seconds; with low priority it may take long
+PATIENCE = 600.0  # seconds; beside training it may take long
 
 
 class Videos:
@@ -72,8 +68,6 @@ def _play(study: StudyReader, trial: int, path: Path) -> None:
         text=True,
         errors="replace",
     )
-    with contextlib.suppress(psutil.Error, OSError):
-        psutil.Process(process.pid).nice(NICENESS)
     try:
         _, said = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:

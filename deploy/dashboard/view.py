@@ -326,7 +326,7 @@ def slot_view(
         ],
         challengers=challenger_views(every, waiting, timeframe),
         monitor=monitor_view(trader.state.get("monitor")) if trader else None,
-        risk=_texts(trader.state.get("risk")) if trader else [],
+        risk=trader.restrictions if trader else [],
         versions=_versions(registry, place),
         moves=registry.events(slot, newest=NEWEST)[::-1],
         events=store.events(slot, newest=NEWEST)[::-1],
@@ -407,10 +407,6 @@ def monitor_view(found: object) -> MonitorView | None:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _texts(found: object) -> list[str]:
-    return [str(one) for one in found] if isinstance(found, list | tuple) else []
 
 
 def _facts(trader: Trader) -> dict[str, Any]:

@@ -256,13 +256,6 @@ class RegistryReader:
         kinds = ["promoted", "rolled-back"]
         return next(iter(self.events(slot, bundle=bundle, kinds=kinds, newest=1)), None)
 
-    def last_verdict(self, study: str) -> Event | None:
-        """Return the newest event that the evaluation of a study's candidates wrote, or None."""
-        named = EVENTS.c.report["study"].as_string() == study
-        query = EVENTS.select(named).order_by(EVENTS.c.id.desc()).limit(1)
-        with self.database.reading() as connection:
-            return next(iter(EVENTS.read(connection, query)), None)
-
     def _registered(self, hash_: str) -> RegisteredBundle | None:
         with self.database.reading() as connection:
             return BUNDLES.get(connection, hash=hash_)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from sweepd.deploy.trading.flows import rebased
-from sweepd.deploy.trading.risk_limits import RiskLimits, duration_text
+from sweepd.deploy.trading.risk_limits import HALTED, RiskLimits, duration_text
 from sweepd.envs.crypto.data.timeframe import DAY, format_time
 from sweepd.envs.crypto.portfolio import Orders, Portfolio
 from sweepd.envs.support.formatting import short_percent
@@ -271,7 +271,7 @@ class RiskRules:
         halt, sells = situation.conditions.halt, situation.conditions.halt_sells
         if halt is not None:
             return RiskVerdict(
-                sells, buys=False, sells=sells, reasons=(f"halted: {halt}", *reasons)
+                sells, buys=False, sells=sells, reasons=(f"{HALTED}{halt}", *reasons)
             )
         sells = all(verdict.sells for verdict in verdicts)
         sell_all = sells and any(verdict.sell_all for verdict in verdicts)

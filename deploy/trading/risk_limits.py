@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.support.errors import InputError
 
+HALTED = "halted: "  # begins the reason of an operator's halt among those of risk rules
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 

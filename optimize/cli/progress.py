@@ -21,7 +21,7 @@ from sweepd.optimize.study.record.database import (
     our_studies,
     storage_url,
 )
-from sweepd.optimize.study.record.keys import ACTIONS_KEY
+from sweepd.optimize.study.record.keys import ACTIONS_KEY, ORIGIN_KEY
 from sweepd.optimize.study.record.reader import StudyReader
 
 if TYPE_CHECKING:
@@ -71,11 +71,15 @@ class StudyWatch:
     def studies(self) -> list[str]:
         """Return the names of the studies: the one to show first, then from newest to oldest.
 
+        Training runs of a trial come last: a study that trains its selection on fresh seeds makes
+        one that is newer than itself.
+
         Raises:
             InputError: there is no database or no such study.
         """
         with reading(self.url):
-            names = list(our_studies(self._open()))
+            ours = our_studies(self._open())
+        names = sorted(ours, key=lambda name: ORIGIN_KEY in ours[name])
         if self.study_name is not None:
             if self.study_name not in names:
                 raise InputError(

@@ -14,6 +14,7 @@ from sweepd.deploy.registry.records import BUNDLES, row_id
 from sweepd.deploy.registry.tables import Long, RecordTable
 from sweepd.deploy.trading.brokers.base import Fill, Order, Side, Status
 from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.risk_limits import HALTED
 
 AccountKind = Literal["account", "shadow", "challenger", "benchmark"]
 SLOT_ACCOUNT: Final = "account"  # name and kind of a slot's own account, which uses the broker
@@ -58,6 +59,13 @@ class Trader:
     halt: str | None
     halt_sells: bool
     state: dict[str, Any]
+
+    @property
+    def restrictions(self) -> list[str]:
+        """Why risk rules restrict trading now. A halt is none of them: it does not end by itself."""
+        found = self.state.get("risk")
+        reasons = map(str, found) if isinstance(found, list | tuple) else ()
+        return [one for one in reasons if not one.startswith(HALTED)]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.records import STRAYS, TRADERS, Changes
 from sweepd.deploy.trading.live.start import NOTICES
 from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.risk import Conditions, RiskRules, Situation
+from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.envs.support.formatting import minute
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.synthetic import ALERT, bundles, write_session
@@ -113,6 +115,16 @@ def test_trouble_and_tickers_that_are_gone(tmp_path: Path) -> None:
         ("bad", "a ticker is no longer traded"),
         ("warning", "the trader had trouble"),
     ]
+
+
+def test_a_halt_is_no_risk_rule(tmp_path: Path) -> None:
+    slot, rule = Slot(tmp_path), "daily loss of 5.1%, limit 5%"
+    slot.store.halt(SLOT, "holidays", sells=True)
+    conditions = Conditions(0.0, halt="holidays", halt_sells=True)
+    reasons = RiskRules(RiskLimits()).judge(Situation(0, 1.0, conditions)).reasons
+    slot.store.commit(SLOT, slot.session.token, Changes(state={"risk": [*reasons, rule]}))
+    assert slot.alerts() == [("bad", "halted"), ("warning", "a risk rule restricts trading")]
+    assert [one.text for one in slot.full()] == ["holidays", rule]
 
 
 @pytest.mark.parametrize("kind", [kind for kind, sent in NOTICES.items() if sent == "alert"])

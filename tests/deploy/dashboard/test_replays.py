@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import html
 import io
 import itertools
 import json
@@ -31,6 +32,12 @@ from tests.deploy.dashboard.test_web import Checked, OneStudy, client, figures, 
 from tests.deploy.trading.test_paper_trader import TICKERS, market_bars
 
 SLOT = "demo-1h"
+VERDICT: Any = {
+    "headline": "No candidate passes",
+    "style": "none",
+    "lines": [["why", "Trial 1 fails <pbo>."], ["how far", "+3%"], ["power", "1 of 10"]],
+    "steps": [{"command": "sweepd plan --years 6", "purpose": "plan longer bars"}],
+}
 VIEWS = ("/", "/chart", "/trades", "/days", "/orders")
 
 
@@ -166,11 +173,16 @@ def test_zooming_gets_finer_candles_of_the_range(made: Replayed) -> None:
     assert get(made.asked, f"/chart?{swapped}").status_code == 400
 
 
+def verdict_of(page: str) -> str:
+    """The section of the verdict."""
+    return page.partition('<section id="verdict"')[2].partition("</section>")[0]
+
+
 def test_the_study_and_its_verdict_stand_on_the_first_page(made: Replayed, tmp_path: Path) -> None:
     text = get(made.asked, "/").text
     assert 'href="/training?study=btc"' in text
-    assert "</span> met every rule.</p>" in text
-    assert "No report of the gate" in text
+    assert "Its folder has no verdict of the gate." in text
+    assert 'id="verdict"' not in text
     assert get(made.asked, "/report?study=btc").status_code == 404
     assert get(made.asked, "/report?study=../btc").status_code == 404
 
@@ -180,8 +192,15 @@ def test_the_study_and_its_verdict_stand_on_the_first_page(made: Replayed, tmp_p
 
     (tmp_path / "gate").mkdir()
     (tmp_path / "gate" / "gate.html").write_text("<script>alert(1)</script>")
+    (tmp_path / "gate" / "verdict.json").write_text(json.dumps(VERDICT))
     asked = client(made.folder, Judged())
-    assert 'href="/report?study=btc"' in get(asked, "/").text
+    text = get(asked, "/").text
+    assert 'href="/report?study=btc"' in text
+    told = [verdict_of(text), verdict_of(get(asked, "/training?study=btc").text)]
+    assert told[0] == told[1]
+    lines = [part for line in VERDICT["lines"] for part in line]
+    for part in (VERDICT["headline"], *lines, VERDICT["steps"][0]["command"]):
+        assert html.escape(part) in told[0]
     answer = get(asked, "/report?study=btc")
     assert (answer.status_code, answer.mimetype) == (200, "text/html")
     policy = answer.headers["Content-Security-Policy"]

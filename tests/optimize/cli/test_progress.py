@@ -130,6 +130,12 @@ def test_studies_made_in_the_same_second_are_listed_the_newest_first(tmp_path: P
         study.set_user_attr("sweepd:spec", "{}")
         study.set_user_attr("sweepd:created", "2026-11-22T02:38:05+00:00")
     assert StudyWatch(None, None, tmp_path).studies() == ["a", "c", "b"]
+    run = optuna.create_study(study_name="b-run0", storage=storage)
+    run.set_user_attr("sweepd:spec", "{}")
+    run.set_user_attr("sweepd:created", "2026-11-23T00:00:00+00:00")
+    run.set_user_attr("sweepd:origin", {"study": "b", "trial": 0})
+    found = StudyWatch(None, None, tmp_path).studies()
+    assert found == ["a", "c", "b", "b-run0"], "a training run is not the first one"
 
 
 def test_missing_database_is_reported(tmp_path: Path) -> None:
