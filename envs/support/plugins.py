@@ -15,7 +15,7 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -182,8 +182,8 @@ class Plugin:
         module = where if module == MAIN else module
         found = {"name": self.name, "module": module}
         top = module.partition(".")[0]
-        packages = importlib.metadata.packages_distributions().get(top, ())
-        for distribution in (*([self.package] if self.package else ()), *packages)[:1]:
+        packages = [self.package] if self.package else _distributions(tuple(sys.path)).get(top, ())
+        for distribution in packages[:1]:
             found["package"] = distribution
             found["version"] = importlib.metadata.version(distribution)
         try:
@@ -193,6 +193,12 @@ class Plugin:
         if file is not None and Path(file).is_file():
             found["sha256"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
         return found
+
+
+@functools.lru_cache(maxsize=1)  # this reads the list of files of all packages, in half a second
+def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:  # noqa: ARG001
+    """Return the distributions of each top-level module, for the `sys.path` where they are found."""
+    return importlib.metadata.packages_distributions()
 
 
 @functools.lru_cache(maxsize=16)  # this reads the metadata of all packages, in milliseconds

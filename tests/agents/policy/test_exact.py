@@ -87,7 +87,7 @@ def open_spiel_policy(name: str, pair: tuple[Behaviour, Behaviour]) -> tuple[Any
 
 
 @pytest.mark.parametrize("name", GAMES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     seeds=st.tuples(st.integers(0, 2**32), st.integers(0, 2**32)),
     sharp=st.floats(0.5, 20.0),
@@ -117,7 +117,7 @@ def test_pairs_of_random_policies_have_the_values_of_open_spiel(
 
 
 @pytest.mark.parametrize("name", GAMES)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     shares=st.lists(st.floats(0.05, 1.0), min_size=2, max_size=3),
