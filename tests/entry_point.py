@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,12 +50,22 @@ _table.load_all()
 
 def enter(words: Sequence[str]) -> NoReturn:
     """Go on as the command, in a forked process, on the standard files that it has now."""
+    become(["sweepd", *words], sweepd.app.main)
+
+
+def become(words: Sequence[str], main: Callable[[], None]) -> NoReturn:
+    """Go on as a program of Python, see `enter`.
+
+    Args:
+        words: of its command line.
+        main: what it runs.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-    sys.argv = ["sweepd", *words]
+    sys.argv = [*words]
     code = 0
     try:
-        sweepd.app.main()
+        main()
     except SystemExit as ended:
         code = int(ended.code or 0)
     except BaseException:

@@ -1,6 +1,7 @@
 """Run the code blocks of a page in order, as a reader would, and compare what they print.
 
-In a temporary folder, with `sweepd` and `python` on the PATH:
+In a temporary folder, with `sweepd` and `python` on the PATH, which fork the test's process
+(`forks.py`) or are new interpreters:
 
 | block | what happens |
 |---|---|
@@ -21,6 +22,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +31,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any
+
+from tests.tutorials.forks import Forks
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(
@@ -39,10 +44,11 @@ _BLOCK = re.compile(
 )
 _INCLUDED = re.compile(r'^--8<-- "(.+)"$', re.MULTILINE)
 _NUMBER = re.compile(r"(?<![\w.])[-+−]?\d[\d,.:_]*(?<![,.:_])(?:e[-+]?\d+)?")
-# Blocks arrive as lines of JSON; each is answered by one line, "ok" or the traceback.
+# Blocks arrive as lines of JSON; each is answered by one line in a pipe with a name, "ok" or the
+# traceback.
 _SESSION = """
 import json, sys, traceback
-answers, names = open(int(sys.argv[1]), "w"), {"__name__": "__main__"}
+answers, names = open(sys.argv[1], "w"), {"__name__": "__main__"}
 for line in sys.stdin:
     code, where = json.loads(line)
     try:
@@ -118,6 +124,7 @@ def run_page(
     folder: Path,
     replaced: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    forked: bool = True,
 ) -> None:
     """Run all blocks of a page in a folder.
 
@@ -126,11 +133,12 @@ def run_page(
         folder: an empty folder.
         replaced: see `blocks_of`.
         environment: variables that the reader is expected to have, besides those of this process.
+        forked: the programs fork this process, and so have what tests change in it.
 
     Raises:
         PageError: a block failed, or printed something else than the page shows.
     """
-    with _Reader(folder, {**os.environ, **(environment or {})}) as reader:
+    with _Reader(folder, {**os.environ, **(environment or {})}, forked) as reader:
         printed = None
         for block in blocks_of(page, replaced):
             if block.rule.startswith("skip"):
@@ -174,11 +182,13 @@ def _plain(text: str) -> str:
 class _Reader:
     """Somebody with a terminal and a Python session, in a folder."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], forked: bool) -> None:
         self._folder, self._here = folder, folder
         self._files = folder / ".reader"
         self._files.mkdir()
-        path = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+        self._forks = Forks(self._files / "forks")
+        found = [*([str(self._forks.path)] if forked else []), str(Path(sys.executable).parent)]
+        path = os.pathsep.join([*found, environment.get("PATH", "")])
         terminal = {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
         self._environment = {**environment, "PATH": path, **terminal}
         # Tests run in an environment in which sweepd need not be installed.
@@ -186,7 +196,9 @@ class _Reader:
         self._output = self._files / "output.txt"
         self._groups: list[int] = []
         self._python: subprocess.Popen[str] | None = None
-        self._answers: IO[str] | None = None
+        os.mkfifo(self._files / "answers")
+        # Also for writing, or it would be at its end until the session opens it.
+        self._answers = os.fdopen(os.open(self._files / "answers", os.O_RDWR), "r")
 
     def __enter__(self) -> _Reader:
         return self
@@ -196,11 +208,12 @@ class _Reader:
         for group in self._groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGTERM)
-        if self._python is not None and self._answers is not None:
+        self._forks.close()
+        if self._python is not None:
             assert self._python.stdin is not None
             self._python.stdin.close()
             self._python.wait(30)
-            self._answers.close()
+        self._answers.close()
 
     def run_shell(self, block: Block) -> str:
         """Run a block in a shell, and return what it printed."""
@@ -218,6 +231,7 @@ class _Reader:
                 start_new_session=True,
             )
         self._groups.append(process.pid)
+        self._serve_until_end(process)
         code = process.wait()
         printed = self._printed_since(start)
         if code != block.code_expected:
@@ -230,33 +244,40 @@ class _Reader:
     def run_python(self, block: Block) -> str:
         """Run a block in the Python process of the page, and return what it printed."""
         if self._python is None:
-            reading, writing = os.pipe()
+            python = shutil.which("python", path=self._environment["PATH"])
+            assert python is not None
             with self._output.open("a") as output:
                 self._python = subprocess.Popen(
-                    [sys.executable, "-c", _SESSION, str(writing)],
+                    [python, "-c", _SESSION, str(self._files / "answers")],
                     cwd=self._here,
                     env=self._environment,
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    pass_fds=[writing],
                     start_new_session=True,
                     text=True,
                 )
-            os.close(writing)
             self._groups.append(self._python.pid)
-            self._answers = os.fdopen(reading)
         assert self._python.stdin is not None
-        assert self._answers is not None
         start = self._start_of_output()
         print(json.dumps([block.code, block.where]), file=self._python.stdin, flush=True)
-        answer = self._answers.readline()
+        self._serve_until_end(self._python, self._answers.fileno())
+        answered, _, _ = select.select([self._answers], [], [], 0)
+        answer = self._answers.readline() if answered else ""
         printed = self._printed_since(start)
         if not answer:
             raise PageError(f"{block.where}: Python ended; printed was:\n{printed}")
         if (said := json.loads(answer)) != "ok":
             raise PageError(f"{block.where}: {said}\nprinted was:\n{printed}")
         return printed
+
+    def _serve_until_end(self, process: subprocess.Popen[Any], *files: int) -> None:
+        """Wait for the end of a process, or until one of the files can be read."""
+        ended = os.pidfd_open(process.pid)
+        try:
+            self._forks.serve_until(ended, *files)
+        finally:
+            os.close(ended)
 
     def _start_of_output(self) -> int:
         return self._output.stat().st_size if self._output.exists() else 0

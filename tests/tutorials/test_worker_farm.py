@@ -11,9 +11,10 @@ from tests.tutorials.pages import ROOT, run_page
 PAGE = ROOT / "docs" / "tutorials" / "worker_farm.md"
 SMALL = "--n-trials 4 --trials-per-batch 2 --budget 4_096 --rungs 2 --n-envs 16 --horizon 64"
 SMALL += " --slots 2 --threads 1 --episodes 2 --no-auto-deploy --fresh-seeds 0"
-# A study of seconds would be over before its worker is killed.
+# A study of seconds would be over before its worker is killed: suspend the forked process.
 SUSPEND = (
-    "(until grep -q 'training trials' one.log; do sleep 0.02; done; kill -STOP $(cat one.pid)) &"
+    "(until grep -q 'training trials' one.log; do sleep 0.02; done; "
+    "kill -STOP $(cat .reader/forks/$(cat one.pid))) &"
 )
 
 
