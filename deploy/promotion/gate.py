@@ -293,9 +293,8 @@ class Gate(ABC, Generic[StudyT, CandidateT, ScoreT, BundleT]):
         return f"{closest.candidate.name}{among} does not meet {first.name} ({first.meaning}){also}"
 
     def how_far(self, result: Result[CandidateT, ScoreT, BundleT]) -> str:
-        """How far a candidate is from its limits: of the binding rule that decides."""
-        binding = {rule.name for rule in self.rules if rule.decides}
-        found = deciding([one for one in result.findings if one.name in binding])
+        """How far a candidate is from its limits: of the rule that decides (`deciding`)."""
+        found = deciding(result.findings)
         return "" if found is None else distance(found)
 
     def power(self, result: Result[CandidateT, ScoreT, BundleT]) -> str:
