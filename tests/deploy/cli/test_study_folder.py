@@ -185,7 +185,7 @@ def test_the_printed_commands_run_as_printed(
     place = ("--deployments", "my deployments")
     printed = cli("promote", "--storage", "studies.db", "--slot", "mine", *place)
     lines = [line for line in printed.splitlines() if line.startswith(program())]
-    assert len(lines) == 1
+    assert len(lines) == 2  # a replay, and a trader
     words = shlex.split(
         lines[0].removeprefix(program())
     )  # without comments, as an interactive zsh does

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from sweepd.deploy.promotion.documents import COLOURS, to_html, write_pdf, write_report
+from sweepd.deploy.promotion.promotion import Step
 from sweepd.deploy.promotion.rules import NOT_EVALUATED, RuleFinding
 from sweepd.deploy.promotion.sections import (
     Findings,
@@ -56,6 +57,8 @@ def _report(text: str, rules: int = 1) -> Report:
         title=text,
         headline=text,
         style="pass",
+        verdict=ReportTerms("", [("why", text)]),
+        steps=[Step(text, text)],
         lines=[text],
         sections=[
             Findings(text, findings, text),
@@ -76,9 +79,10 @@ def test_every_text_is_escaped() -> None:
     assert seen.tags == _Read(_page("plain")).tags
     assert "script" not in seen.tags
     assert seen.alternative == [MARKUP]
-    # Title (with two), headline, line; title, rule, meaning, explanation and caption of the findings;
+    # Title (with two), headline, line; reason, purpose and command of a step;
+    # title, rule, meaning, explanation and caption of the findings;
     # title, head, row and caption of the table; title, term and its text; footer.
-    assert "".join(seen.text).count(MARKUP) == 4 + 5 + 6 + 3 + 1
+    assert "".join(seen.text).count(MARKUP) == 4 + 3 + 5 + 6 + 3 + 1
 
 
 def test_values_limits_and_verdicts_are_in_the_row_of_their_rule() -> None:
