@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export SWEEPD_VENV=${SWEEPD_VENV:-$PWD/.venv} SWEEPD_DEV=1
 ./start_vectorized_training.sh --install-only
 # Once, not in each process at the same time.
-"$SWEEPD_VENV/bin/python" -m compileall -qq -j 0 agents deploy envs optimize scripts sweepd tests
+"$SWEEPD_VENV/bin/python" -m compileall -qq -j 0 agents deploy envs optimize scripts sweepd
 # One thread per process, since the processes share the cores; idle processes steal work from others.
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # For -n auto: many tests wait for processes that they have started, and leave a core idle meanwhile.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import multiprocessing
 import os
 import sqlite3
 import sys
@@ -16,7 +15,6 @@ from typing import Any
 
 import alembic.util
 import pytest
-from _pytest.assertion import rewrite
 from hypothesis import settings
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
@@ -44,37 +42,6 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 # Until all tests are collected: garbage collections would take half of that time.
 gc.disable()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Rewrite the assertions of the test modules before several processes import all of them.
-
-    Otherwise each of them does it, at the same time: half of the processor time of a collection.
-    """
-    if getattr(config.option, "numprocesses", None):
-        paths = [Path(name.partition("::")[0]) for name in config.args]
-        modules = [file for path in paths for file in (*path.rglob("test_*.py"), path)]
-        processes = [
-            multiprocessing.get_context("fork").Process(
-                target=_rewrite, args=(modules[share :: os.cpu_count()], config)
-            )
-            for share in range(os.cpu_count() or 1)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-
-
-def _rewrite(modules: Sequence[Path], config: pytest.Config) -> None:
-    """Keep the rewritten modules where pytest's import hook looks for them."""
-    for module in modules:
-        kept = rewrite.get_cache_dir(module) / (module.stem + rewrite.PYC_TAIL)
-        if module.suffix == ".py" and rewrite._read_pyc(module, kept) is None:
-            kept.parent.mkdir(exist_ok=True)
-            state = config.stash[rewrite.assertstate_key]
-            stat, code = rewrite._rewrite_test(module, config)
-            rewrite._write_pyc(state, code, stat, kept)
 
 
 def pytest_collection_finish() -> None:
