@@ -203,7 +203,9 @@ def _open_study(
     }
     # Those that a command for a similar study repeats; a preset's values stand for the preset.
     usual = {**vars(StudySettings()), "demo": flags.demo, "smoke": flags.smoke}
-    recorded["given"] = sorted(name for name, value in vars(flags).items() if value != usual[name])
+    recorded["given"] = sorted(
+        name for name, value in vars(flags).items() if name in recorded and value != usual[name]
+    )
     return open_study(storage, name, request, device, flags.runs_dir, recorded, say, origin=origin)
 
 

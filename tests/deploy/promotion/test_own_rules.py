@@ -214,7 +214,7 @@ def test_a_candidate_that_does_not_meet_it_is_refused(tmp_path: Path, registry: 
     promotion = own.run()
     assert promotion.outcome == "none passes"
     assert "does not meet worst-games (" in promotion.reason
-    assert "1000 is needed: mean return " in promotion.how_far
+    assert "1000 (default 0) is needed: mean return " in promotion.how_far
     assert own.gate.looks() == 1
     assert registry.slot(own.gate.slot).champion is None
 

@@ -119,7 +119,7 @@ def test_a_study_is_watched_with_its_artifacts_and_optunas_dashboard(
     )
     assert watch.studies() == ["n", "s"], "the newest first"
     assert StudyWatch("s", None, Path("runs")).studies() == ["s", "n"]
-    with pytest.raises(InputError, match="no such study"):
+    with pytest.raises(InputError, match="is not in"):
         StudyWatch("x", None, Path("runs")).studies()
 
 

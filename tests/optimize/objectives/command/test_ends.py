@@ -223,7 +223,7 @@ if not os.path.exists(kept): time.sleep(60)
 def test_a_paused_study_ends_its_programs(tmp_path: Path, train: Callable[..., Running]) -> None:
     running = train(TEXT.replace("0.02", "60"), "--n-trials", 1)
     wait_for(lambda: begun(tmp_path))
-    pause("s", None, tmp_path / "runs", 30.0)
+    pause("s", None, tmp_path / "runs", 30.0, "")
     assert nothing_left(tmp_path)
     assert not running.ended
 
