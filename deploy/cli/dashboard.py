@@ -22,10 +22,9 @@ from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import takes_flags
-from sweepd.envs.support.terminal import Terminal
+from sweepd.envs.support.terminal import Terminal, screen
 
 EVERY = 2.0  # seconds between two updates of a terminal
-WIDTH = 160  # columns if the output is no terminal
 
 
 @takes_flags
@@ -93,7 +92,7 @@ def dashboard(
         typer.echo(json.dumps(finite(shown.facts()), indent=1))
     # A file or pipe cannot be updated in place: print once.
     elif once or (terminal and not sys.stdout.isatty()):
-        console = Terminal() if sys.stdout.isatty() else Terminal(width=WIDTH)
+        console = screen()
         console.print(shown.screen(), end="")
     elif terminal:
         _watch(shown.screen)

@@ -19,8 +19,9 @@ from sweepd.deploy.promotion.terminal import print_steps
 from sweepd.deploy.registry.flags import AsJson
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import takes_flags
+from sweepd.envs.support.formatting import short_percent
 from sweepd.envs.support.invocation import program
-from sweepd.envs.support.terminal import Terminal
+from sweepd.envs.support.terminal import screen
 
 SHARES = (0.5, 0.8)  # of the studies, in which an edge shall be found
 EDGES = (0.5, 1.0, 2.0, 4.0)  # times the wanted edge, in the table
@@ -89,9 +90,7 @@ def plan_command(flags: PlanFlags) -> None:
     if flags.as_json:
         typer.echo(json.dumps(plan.to_dict(), indent=1, allow_nan=False))
         return
-    console = Terminal()
-    if not console.is_terminal:
-        console = Terminal(width=100)
+    console = screen(width=100)
     for line in plan.lines():
         console.print(line)
     console.print(plan.edges_table())
@@ -142,11 +141,11 @@ class Plan:
             + (f"; in 8 of 10: {up(most)}" if math.isfinite(most) else "")
         )
         lines = [
-            f"A return over equal weight of {_percent(self.edge)} a year, after fees, is found in "
+            f"A return over equal weight of {short_percent(self.edge, 3)} a year, after fees, is found in "
             f"{found} studies of {flags.n_trials} trials on {self.years:.1f} years of bars, "
             f"{power.holdout_years:.1f} of them hold-out.",
             reach,
-            f"assumed: a tracking error of {_percent(self.tracking_error)} a year{source}; a "
+            f"assumed: a tracking error of {short_percent(self.tracking_error, 3)} a year{source}; a "
             f"correlation of {flags.correlation:g} between the trials' returns over equal weight; "
             f"hold-out evaluation {flags.looks + 1}",
         ]
@@ -155,8 +154,8 @@ class Plan:
             least = math.floor(1_000.0 * self.tracking_error * self.edge / half) / 1_000.0
             lines.insert(
                 2,
-                f"{_percent(self.edge)} would be found in 5 of 10 of them with a tracking error of "
-                f"{_percent(least)} a year",
+                f"{short_percent(self.edge, 3)} would be found in 5 of 10 of them with a tracking error of "
+                f"{short_percent(least, 3)} a year",
             )
         return lines
 
@@ -168,12 +167,12 @@ class Plan:
             table.add_column(f"{factor * self.years:.1f} years", justify="right")
         for edge in self.edges:
             found = (self.power.probability(edge, factor) for factor in LENGTHS)
-            table.add_row(_percent(edge), *(_of_ten(one) for one in found))
+            table.add_row(short_percent(edge, 3), *(_of_ten(one) for one in found))
         return table
 
     def trials_table(self) -> Table:
         """The years that the wanted edge takes, by number of trials."""
-        title = f"Years of bars for {_percent(self.edge)} a year"
+        title = f"Years of bars for {short_percent(self.edge, 3)} a year"
         table = Table(title=title, title_justify="left")
         table.add_column("trials", justify="right")
         for share in SHARES:
@@ -325,10 +324,6 @@ def parse_share(flag: str, text: str) -> float:
     if share > PLAIN_EDGE and not per_cent:
         raise InputError(f"{flag} {text} is {100.0 * share:,.0f}% a year: write {text}% for that")
     return share
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.3g}%"
 
 
 def _of_ten(share: float) -> str:

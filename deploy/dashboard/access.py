@@ -24,7 +24,7 @@ from werkzeug.exceptions import Forbidden, HTTPException
 from werkzeug.sansio.utils import host_is_trusted
 from werkzeug.wrappers import Request, Response
 
-from sweepd.deploy.dashboard.pages import ASSETS, FORMS, SECURITY, assets
+from sweepd.deploy.dashboard.pages import ASSETS, FORMS, READING, SECURITY, assets, refusal
 from sweepd.envs.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "SWEEPD_DASHBOARD_TOKEN"
 SHORTEST = 16  # characters of a token
 HOSTS = ("127.0.0.1", "localhost")  # at any port, which may be forwarded from another machine
-READING = ("GET", "HEAD")
 LOGIN = "/login"
 SCHEME = "token"  # of the header `Authorization`
 # For the application behind: the secret field of the forms; absent if a form is not acceptable.
@@ -89,9 +88,7 @@ class Guard:
         try:
             answer = self._answer(request)
         except HTTPException as problem:
-            answer = Response(
-                f"{problem.description}\n", problem.code, headers=SECURITY, mimetype="text/plain"
-            )
+            answer = refusal(problem)
         return answer(environ, start_response)
 
     def _answer(self, request: Request) -> WSGIApplication:

@@ -12,7 +12,7 @@ from werkzeug.wrappers import Request, Response
 from sweepd.deploy.dashboard.access import BY_HEADER, FORM_TOKEN
 from sweepd.deploy.dashboard.actions import Draft, Places, SlotActions, StudyActions, Values
 from sweepd.deploy.dashboard.jobs import Job, Jobs
-from sweepd.deploy.dashboard.pages import ACTIONS, FORMS, Handler, Pages
+from sweepd.deploy.dashboard.pages import ACTIONS, FORMS, READING, Handler, Pages, check_reading
 from sweepd.deploy.dashboard.source import PaperSource, StudySource
 from sweepd.deploy.registry.database import utc_text
 from sweepd.envs.support.account import user_at_host
@@ -48,8 +48,8 @@ class ActionPages:
         def answer(request: Request) -> Response:
             if request.method == "POST":
                 return self._act(request, path, draft)
-            if request.method not in ("GET", "HEAD"):
-                raise MethodNotAllowed(("GET", "HEAD", "POST"), "Use GET or POST.")
+            if request.method not in READING:
+                raise MethodNotAllowed((*READING, "POST"), "Use GET or POST.")
             return self._ask(request, path, draft)
 
         return answer
@@ -122,8 +122,7 @@ def _reading(page: Handler) -> Handler:
     """Return a page that accepts GET only."""
 
     def answer(request: Request) -> Response:
-        if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(("GET", "HEAD"), "This page only reads: use GET.")
+        check_reading(request)
         return page(request)
 
     return answer

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from werkzeug.exceptions import BadRequest
+from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed
 from werkzeug.wrappers import Request, Response
 
 from sweepd.deploy.dashboard import formatting
@@ -40,6 +40,7 @@ FORMS = SECURITY | {
     "Referrer-Policy": "same-origin",
 }
 ASSETS = "/assets/"
+READING = ("GET", "HEAD")  # methods that change nothing
 ACTIONS = "/actions"
 # For a document that a program wrote: no script in it may run in this origin.
 DOCUMENT = SECURITY | {
@@ -133,6 +134,18 @@ def chosen(
     if value and value not in options:
         raise BadRequest(f"{name}={value}: choose one of {', '.join(filter(None, options))}.")
     return value
+
+
+def refusal(problem: HTTPException) -> Response:
+    """Return the response to a refused request."""
+    text = f"{problem.description}\n"
+    return Response(text, problem.code, headers=SECURITY, mimetype="text/plain")
+
+
+def check_reading(request: Request) -> None:
+    """Raise MethodNotAllowed unless the request only reads."""
+    if request.method not in READING:
+        raise MethodNotAllowed(READING, "This page only reads: use GET.")
 
 
 def assets() -> str:

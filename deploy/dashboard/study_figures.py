@@ -290,16 +290,7 @@ def curve_figure(curves: Sequence[Found], axis: str, member: str) -> Figure:
                 "hovertemplate": "%{x:,} steps: %{y:+.4f}",
             }
         )
-    return {
-        "data": data,
-        "layout": {
-            "xaxis": {"title": {"text": f"environment steps per {member}"}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": axis}},
-            "hovermode": "closest",
-            "margin": {"l": 56, "r": 12, "t": 8, "b": 44},
-            "showlegend": False,
-        },
-    }
+    return _by_steps(data, axis, member)
 
 
 def member_figure(found: Found, axis: str, member: str) -> Figure:
@@ -327,6 +318,11 @@ def member_figure(found: Found, axis: str, member: str) -> Figure:
         }
         for name, tone, width, points in lines
     ]
+    return _by_steps(data, axis, member)
+
+
+def _by_steps(data: list[Figure], axis: str, member: str) -> Figure:
+    """Return a figure of traces over the steps of a member. axis, member: see `member_figure`."""
     return {
         "data": data,
         "layout": {

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.test import Client
 from werkzeug.wrappers import Request, Response
 
 from sweepd.deploy.dashboard.action_pages import ActionPages
 from sweepd.deploy.dashboard.actions import Places
-from sweepd.deploy.dashboard.pages import ASSETS, SECURITY, Handler, Pages
+from sweepd.deploy.dashboard.pages import ASSETS, SECURITY, Handler, Pages, check_reading, refusal
 from sweepd.deploy.dashboard.slot_pages import SlotPages
 from sweepd.deploy.dashboard.source import PaperSource, StudySource
 from sweepd.deploy.dashboard.study_pages import StudyPages
@@ -88,9 +88,7 @@ class Dashboard:
         try:
             answer = self._answer(request)
         except HTTPException as problem:
-            answer = Response(
-                f"{problem.description}\n", problem.code, headers=SECURITY, mimetype="text/plain"
-            )
+            answer = refusal(problem)
         return answer(environ, start_response)
 
     def warm(self) -> None:
@@ -106,8 +104,7 @@ class Dashboard:
         page = self._pages.get(request.path)
         if page is None and not request.path.startswith(ASSETS):
             return self._optunas(request)
-        if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(("GET", "HEAD"), "This page only reads: use GET.")
+        check_reading(request)
         return self._asset(request) if page is None else page(request)
 
     def _asset(self, request: Request) -> Response:

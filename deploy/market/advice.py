@@ -21,15 +21,15 @@ from sweepd.deploy.market.backtests import SearchStatistics
 from sweepd.deploy.market.candidates import MarketResult, MarketStudy
 from sweepd.deploy.market.power import SHORT_BLOCKS, GatePower, tenths, up
 from sweepd.deploy.market.rules import HOLDOUT, Selection
-from sweepd.deploy.promotion.commands import new_study, on_study, shown_path
+from sweepd.deploy.promotion.commands import new_study, on_study
 from sweepd.deploy.promotion.promotion import Step
 from sweepd.deploy.promotion.rules import RuleFinding
 from sweepd.deploy.promotion.sections import distance
 from sweepd.envs.crypto.data.bar_files import files_of, read_bars
 from sweepd.envs.crypto.data.timeframe import bars_per_year, has_hours
 from sweepd.envs.crypto.scoring import luck
-from sweepd.envs.support.formatting import percent
-from sweepd.envs.support.invocation import program
+from sweepd.envs.support.formatting import percent, short_percent
+from sweepd.envs.support.invocation import program, shown_path
 
 FEWEST = 2  # complete trials that can be compared
 MORE_TRIALS = 8  # added where fewer are complete
@@ -363,10 +363,15 @@ class Advice:
             "--n-trials",
             str(self.search.trials),
         ]
-        words += ["--edge", _percent(wanted), "--tracking-error", _percent(edge.tracking_error)]
+        words += [
+            "--edge",
+            short_percent(wanted, 3),
+            "--tracking-error",
+            short_percent(edge.tracking_error, 3),
+        ]
         words += ["--correlation", f"{correlation:.2f}"]
         return Step(
-            f"see which years of bars and trials a return over equal weight of {_percent(wanted)} takes",
+            f"see which years of bars and trials a return over equal weight of {short_percent(wanted, 3)} takes",
             f"{program()} plan {shlex.join(words)}",
         )
 
@@ -378,10 +383,6 @@ class Advice:
             "timeframe": data.timeframe,
             "tickers": ",".join(data.tickers),
         }
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.3g}%"
 
 
 def _step(purpose: str, command: str | None) -> Step | None:

@@ -6,7 +6,6 @@ Each line runs as printed, in any shell, in the folder in which the study was cr
 from __future__ import annotations
 
 import itertools
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -18,7 +17,7 @@ from sweepd.deploy.promotion.studies import where_flags
 from sweepd.deploy.registry.flags import registry_flags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.database_url import remove_password, sqlite_path
-from sweepd.envs.support.invocation import program
+from sweepd.envs.support.invocation import program, shown_path
 from sweepd.optimize.study.record.folder import RUNS
 from sweepd.optimize.study.record.reader import StudyReader
 
@@ -91,11 +90,6 @@ def new_study(study: StudyReader, n_trials: int, **changes: Any) -> str | None:
         words += ["--storage", remove_password(study.storage.url)]
     words += [word for name, value in values.items() for word in _words(name, value)]
     return f"{program()} train {shlex.join(words)}"
-
-
-def shown_path(path: Path) -> str:
-    """Return a path relative to the current folder if it is inside it, else as it is."""
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _words(name: str, value: Any) -> Sequence[str]:

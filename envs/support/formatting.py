@@ -19,9 +19,9 @@ def percent(value: float | None, digits: int = 2) -> str:
     return f"{100.0 * value:+,.{digits if abs(value) < 10 else 0}f}%"
 
 
-def short_percent(value: float) -> str:
-    """Format a fraction as an unsigned percentage of at most four digits: 0.2 is "20%"."""
-    return f"{100.0 * value:.4g}%"
+def short_percent(value: float, digits: int = 4) -> str:
+    """Format a fraction as an unsigned percentage of at most so many digits: 0.2 is "20%"."""
+    return f"{100.0 * value:.{digits}g}%"
 
 
 def duration(seconds: float | None) -> str:

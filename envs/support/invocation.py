@@ -16,8 +16,8 @@ def program() -> str:
     if found is not None and script.exists() and Path(found).samefile(script):
         return "sweepd"
     if script.exists():
-        return shlex.quote(_shown(script))
-    return f"{shlex.quote(_shown(Path(sys.executable)))} -m sweepd"
+        return shlex.quote(shown_path(script))
+    return f"{shlex.quote(shown_path(Path(sys.executable)))} -m sweepd"
 
 
 def install_extra(extra: str) -> str:
@@ -27,9 +27,9 @@ def install_extra(extra: str) -> str:
 
 def pip_install(*words: str) -> str:
     """Return the pip command that installs something into this environment."""
-    return f"{shlex.quote(_shown(Path(sys.executable)))} -m pip install {shlex.join(words)}"
+    return f"{shlex.quote(shown_path(Path(sys.executable)))} -m pip install {shlex.join(words)}"
 
 
-def _shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """Return the path relative to the current folder if it is inside it, else as it is."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,6 +38,15 @@ class Terminal(Console):
                 yield segment
             else:
                 yield Segment(printable(segment.text), segment.style)
+
+
+def screen(width: int = 160) -> Terminal:
+    """Return a console of standard output for tables.
+
+    Args:
+        width: columns of output that is not a terminal, which has no width of its own.
+    """
+    return Terminal() if sys.stdout.isatty() else Terminal(width=width)
 
 
 def printable(text: str) -> str:

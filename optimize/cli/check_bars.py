@@ -23,6 +23,7 @@ from sweepd.envs.crypto.data.timeframe import SECONDS
 from sweepd.envs.crypto.splits import TooFewBars, first_decision, make_splits
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import given_flags, takes_flags
+from sweepd.envs.support.invocation import program
 from sweepd.envs.support.terminal import Terminal
 from sweepd.optimize.study.settings.market import FoldSettings
 from sweepd.optimize.study.settings.study import StudySettings
@@ -100,11 +101,11 @@ def _train(flags: CheckFlags, given: frozenset[str], timeframe: str) -> str:
     named = {
         field.name: getattr(flags, field.name) for field in fields(flags) if field.name in given
     }
-    words = ["sweepd", "train"]
+    words: list[str] = []
     for name, value in ({"data_dir": flags.data_dir, "timeframe": timeframe} | named).items():
         if value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return shlex.join(words)
+    return f"{program()} train {shlex.join(words)}"
 
 
 def _study_problem(report: FolderReport, flags: CheckFlags, given: frozenset[str]) -> list[str]:

@@ -89,6 +89,19 @@ class StudyWatch:
             names = [self.study_name, *(name for name in names if name != self.study_name)]
         return names
 
+    def first(self) -> str:
+        """Return the name of the study to show first.
+
+        Raises:
+            InputError: there is no database or no study.
+        """
+        names = self.studies()
+        if not names:
+            raise InputError(
+                f"there is no study in {hide_password(self.url)}; start one with sweepd train"
+            )
+        return names[0]
+
     def progress(self, name: str) -> dict[str, Any]:
         """See `study_progress`."""
         with reading(self.url):
@@ -137,12 +150,7 @@ class StudyWatch:
             ) from None
         from sweepd.optimize.objectives.artifacts import artifact_store  # imports torch
 
-        names = self.studies()
-        if not names:
-            raise InputError(
-                f"there is no study in {hide_password(self.url)}; start one with sweepd train"
-            )
-        run_dir = StudyReader(self._open(), names[0], self.runs_dir).run_dir
+        run_dir = self.folder(self.first())
         try:  # it also edits notes and tags
             storage: StudyDatabase = open_storage(self.url, create=False, immediate=False)
         except InputError:

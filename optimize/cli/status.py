@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.formatting import counted, duration, hourly, minute
 from sweepd.envs.support.passwords import hide_password
 from sweepd.envs.support.plugins import described
-from sweepd.envs.support.terminal import Terminal
+from sweepd.envs.support.terminal import screen
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.objectives.outlook import BY_FRESH_SEEDS, CountLooks, gate_outlook, sentence
 from sweepd.optimize.study.insight.time_left import seconds_left, work_left
@@ -50,7 +49,6 @@ from sweepd.optimize.study.recovery.registration import (
 
 FAILURES_SHOWN = 5
 FRONTIER_SHOWN = 5
-WIDTH = 160  # columns if the output is no terminal
 STATE_WORDS = {"FAIL": "failed"}
 
 
@@ -293,11 +291,6 @@ def reading(url: str) -> Iterator[None]:
         raise RunError(
             f"--storage {hide_password(url)} cannot be read now ({reason_of(error)})"
         ) from None
-
-
-def screen() -> Terminal:
-    """Return the console for tables: output that is not a terminal has no width, so a large one."""
-    return Terminal() if sys.stdout.isatty() else Terminal(width=WIDTH)
 
 
 def show_status(

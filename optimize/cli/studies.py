@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted, duration
-from sweepd.envs.support.terminal import Terminal
+from sweepd.envs.support.terminal import screen
 from sweepd.optimize.study.action_log import log_action
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.enqueue import best_guesses, enqueue, parse_guess
@@ -51,7 +51,7 @@ def list_studies(where: str | None, runs_dir: Path | None, *, as_json: bool) -> 
         created = "" if pd.isna(row["created"]) else f"{row['created']:%Y-%m-%d %H:%M}"
         on = f"{row['environment']}, {row['algorithm']}"
         table.add_row(str(name), on, row["objective"], f"{row['finished']}{total}", best, created)
-    console = _console()
+    console = screen()
     if len(frame):
         console.print(table)
     else:
@@ -70,7 +70,7 @@ def compare_studies(
     if as_json:
         typer.echo(frame.to_json(orient="columns", indent=1, double_precision=15))
         return
-    console = _console()
+    console = screen()
     table = Table("", *(Column(handle.name, justify="right") for handle in handles))
     for name, row in frame.iterrows():
         if name == "seconds":
@@ -109,7 +109,7 @@ def export_study(name: str, out: Path, where: str | None, runs_dir: Path | None)
     except OSError as error:
         raise InputError(f"--out {out} cannot be written ({error.strerror})") from None
     rows, columns = counted(len(frame), "trial"), len(frame.columns) + 1
-    _console().print_line(f"{rows} with {columns} columns in {out}")
+    screen().print_line(f"{rows} with {columns} columns in {out}")
 
 
 def delete_study(
@@ -144,7 +144,7 @@ def delete_study(
             raise RunError(
                 f"study {name} is deleted, but {folder} is not ({error.strerror}); delete it"
             ) from None
-    _console().print_line(f"deleted {what}")
+    screen().print_line(f"deleted {what}")
 
 
 def enqueue_trial(
@@ -176,7 +176,7 @@ def enqueue_trial(
     if source is not None and source.study_id != handle.study_id:
         record = source.as_source()
         storage.set_study_user_attr(handle.study_id, source_key(record["uid"]), record)
-    console = _console()
+    console = screen()
     for guess in guesses:
         number = enqueue(storage, handle.study_id, handle.space, guess)
         with storage.transaction() as session:
@@ -190,8 +190,3 @@ def _figure(value: object, form: str) -> str:
     if isinstance(value, float):
         return "" if pd.isna(value) else format(value, form)
     return "" if value is None else str(value)
-
-
-def _console() -> Terminal:
-    # Output that is not a terminal has no width: a large one keeps tables whole.
-    return Terminal() if sys.stdout.isatty() else Terminal(width=160)

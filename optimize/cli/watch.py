@@ -16,11 +16,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sweepd.envs.support.errors import InputError, RunError
-from sweepd.envs.support.passwords import hide_password
+from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.terminal import screen
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.progress import StudyWatch
-from sweepd.optimize.cli.status import screen, show
+from sweepd.optimize.cli.status import show
 from sweepd.optimize.study.insight.charts import StudyCharts, rate_line
 
 EVERY = 2.0  # seconds between two updates
@@ -51,12 +51,7 @@ def watch_study(
         RunError: the database does not answer at the beginning.
     """
     source = StudyWatch(study, storage, runs_dir, hooks.count_looks)
-    names = source.studies()
-    if not names:
-        raise InputError(
-            f"there is no study in {hide_password(source.url)}; start one with sweepd train"
-        )
-    found = source.progress(names[0])
+    found = source.progress(source.first())
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     elif once or not sys.stdout.isatty():

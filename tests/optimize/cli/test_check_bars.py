@@ -20,6 +20,7 @@ from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.envs.crypto.data.limits import Span, describe_limits
 from sweepd.envs.crypto.splits import SCHEMES, TooFewBars
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.invocation import program
 from sweepd.optimize.cli.check_bars import CheckFlags, check, check_study
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.objectives.table import objective_of
@@ -69,7 +70,10 @@ def test_check_reports_each_ticker_and_the_set(tmp_path: Path) -> None:
     assert "outages of all tickers: 1, 2 bars in all: 2024-01-02 06:00 (2)" in result.output
     assert f"fingerprint: {load_bars(tmp_path, '1h').fingerprint}" in result.output
     assert "SYNTHETIC" not in result.output
-    assert lines[-1] == f"next: sweepd train --data-dir {tmp_path} --timeframe 1h {' '.join(SMALL)}"
+    assert (
+        lines[-1]
+        == f"next: {program()} train --data-dir {tmp_path} --timeframe 1h {' '.join(SMALL)}"
+    )
 
 
 def test_check_prints_every_problem_and_exits_with_2(tmp_path: Path) -> None:
