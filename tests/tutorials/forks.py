@@ -87,16 +87,19 @@ class Forks:
         while True:
             clients = {fork.client.fileno(): fork for fork in self._forks.values()}
             watched = [*files, self._listener.fileno(), *self._forks, *clients]
-            ready, _, _ = select.select(watched, [], [])
+            poller = select.poll()  # `select.select` refuses descriptors above 1,023
+            for file in watched:
+                poller.register(file, select.POLLIN)
+            ready = {file for file, _ in poller.poll()}
             for file in ready:
                 if file == self._listener.fileno():
                     self._start()
                 elif file in clients:  # the client has ended, since it says nothing more
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(clients[file].pid, signal.SIGKILL)
-            for file in {*ready} & {*self._forks}:
+            for file in ready & {*self._forks}:
                 self._end(file)
-            if {*ready} & {*files}:
+            if ready & {*files}:
                 return
 
     def close(self) -> None:

@@ -262,8 +262,9 @@ class _Reader:
         start = self._start_of_output()
         print(json.dumps([block.code, block.where]), file=self._python.stdin, flush=True)
         self._serve_until_end(self._python, self._answers.fileno())
-        answered, _, _ = select.select([self._answers], [], [], 0)
-        answer = self._answers.readline() if answered else ""
+        poller = select.poll()
+        poller.register(self._answers, select.POLLIN)
+        answer = self._answers.readline() if poller.poll(0) else ""
         printed = self._printed_since(start)
         if not answer:
             raise PageError(f"{block.where}: Python ended; printed was:\n{printed}")

@@ -311,11 +311,12 @@ def test_ctrl_c_in_a_terminal_ends_with_one_line(
     if child == 0:
         os.environ["TERM"] = "xterm"
         enter(["play", *given])
-    said, pressed = b"", False
+    said, pressed, poller = b"", False, select.poll()
+    poller.register(terminal, select.POLLIN)
     with contextlib.suppress(OSError):  # what reading raises when the process has ended
         while True:
             # Python can miss a signal that comes just before it waits for a line: press again.
-            if not select.select([terminal], [], [], 10.0)[0]:
+            if not poller.poll(10_000):
                 pressed = False
             elif part := os.read(terminal, 65536):
                 said += part

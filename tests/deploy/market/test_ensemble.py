@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import optuna
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -45,7 +44,6 @@ from sweepd.envs.support.errors import InputError, RunError
 from tests.deploy.builders import FakeStudy, ensemble_of, promoter_of, small_bundle
 from tests.deploy.trading.test_paper_trader import SEVERE, TICKERS, assert_same_score, market_bars
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)
 SLOT = "demo-1h"
 WINDOW = (700, 860)
 COLUMNS = (*TRADE_COLUMNS, "crossed")

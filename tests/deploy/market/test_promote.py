@@ -45,7 +45,6 @@ from sweepd.optimize.study.record.bars import load_study_bars
 from tests.deploy.builders import FakeStudy, promoter_of, reverting_market, small_bundle
 
 SLOT = "demo-1h"
-optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @pytest.fixture

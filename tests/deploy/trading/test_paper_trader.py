@@ -290,7 +290,7 @@ def test_short_histories_and_wrong_bars_are_refused() -> None:
     account, trader = AccountState(10_000.0, {}), PaperTrader(bundle, slot="s")
     with pytest.raises(RunError, match="not started"):
         trader.on_bar(ClosedBar.of(bars, 600), [], account)
-    with pytest.raises(InputError, match="needs 513 bars of history"):
+    with pytest.raises(InputError, match="needs 513 bars before its first decision"):
         trader.start(bars.slice(0, 512), account)
     trader.start(bars.slice(0, 600), account)
     trader.on_bar(ClosedBar.of(bars, 600), [], account)

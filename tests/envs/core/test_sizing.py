@@ -65,7 +65,7 @@ def test_running_out_of_memory_ends_the_growing(error: type[Exception]) -> None:
         return Measurement(float(number))
 
     assert choose_num_envs(measure, upper=1000).num_envs == 8
-    with pytest.raises(InputError, match="don't fit"):
+    with pytest.raises(InputError, match="do not fit"):
         choose_num_envs(measure, upper=1000, start=16)
 
 

@@ -73,7 +73,7 @@ def test_members_with_actions_that_are_not_finite_have_no_value() -> None:
     )
     assert good[0] is not None
     assert good[0].scores[0] == good[0].scores[1]  # the same games
-    assert "each of weak, strong" in " ".join(experiment.describe())
+    assert "2 episodes per opponent (weak, strong)" in " ".join(experiment.describe())
 
 
 def test_points_are_the_objective_of_games_of_two_players_only() -> None:

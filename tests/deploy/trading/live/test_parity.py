@@ -99,7 +99,9 @@ def test_a_return_that_the_fills_do_not_explain_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
-    monkeypatch.setattr(Notifier, "notify", lambda _self, _kind, _title, text: sent.append(text))
+    monkeypatch.setattr(
+        Notifier, "notify", lambda _self, _kind, _title, text, _slot: sent.append(text)
+    )
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     world.run()
     assert command(tmp_path).exit_code == 0
