@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import math
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pandas as pd
+import psutil
 import pytest
 
 import sweepd
@@ -129,6 +131,16 @@ def test_a_game_from_study_to_promotion(capsys: pytest.CaptureFixture[str]) -> N
     assert champion.policy.action(observation) == policy.member(best).action(observation)
     assert sweepd.load_champion().hash == champion.hash
     capsys.readouterr()
+
+
+def test_a_study_that_is_no_longer_used_leaves_no_open_files(folder: Path) -> None:
+    study = sweepd.create_study("game", n_trials=1, **GAME)
+    assert study.run()
+    del study
+    gc.collect()
+    left = [file.path for file in psutil.Process().open_files()]
+    assert [path for path in left if Path(path).is_relative_to(folder)] == []
+
 
 
 def test_the_same_name_joins_and_other_settings_are_refused() -> None:

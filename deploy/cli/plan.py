@@ -19,7 +19,7 @@ from sweepd.deploy.promotion.terminal import print_steps
 from sweepd.deploy.registry.flags import AsJson
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import takes_flags
-from sweepd.envs.support.formatting import short_percent
+from sweepd.envs.support.formatting import short_percent, years_or_days
 from sweepd.envs.support.invocation import program
 from sweepd.envs.support.terminal import screen
 
@@ -83,7 +83,7 @@ def plan_command(flags: PlanFlags) -> None:
     """Show before training how often the gate finds a return over equal weight, by years and trials.
 
     A study whose bars are too short for the return that you hope for ends with "no candidate
-    passes", also if there is such a policy. This command simulates the gate's statistical rules on
+    passes", even if such a policy exists. This command simulates the gate's statistical rules on
     studies with that return; docs/how_to/after_no_candidate.md explains its figures.
     """
     plan = make_plan(flags)
@@ -142,8 +142,8 @@ class Plan:
         )
         lines = [
             f"A return over equal weight of {short_percent(self.edge, 3)} a year, after fees, is found in "
-            f"{found} studies of {flags.n_trials} trials on {self.years:.1f} years of bars, "
-            f"{power.holdout_years:.1f} of them hold-out.",
+            f"{found} studies of {flags.n_trials} trials on {years_or_days(self.years)} of bars, "
+            f"{years_or_days(power.holdout_years)} of them hold-out.",
             reach,
             f"assumed: a tracking error of {short_percent(self.tracking_error, 3)} a year{source}; a "
             f"correlation of {flags.correlation:g} between the trials' returns over equal weight; "
@@ -164,7 +164,7 @@ class Plan:
         table = Table(title="Studies of 10 that find it", title_justify="left")
         table.add_column("return a year")
         for factor in LENGTHS:
-            table.add_column(f"{factor * self.years:.1f} years", justify="right")
+            table.add_column(years_or_days(factor * self.years), justify="right")
         for edge in self.edges:
             found = (self.power.probability(edge, factor) for factor in LENGTHS)
             table.add_row(short_percent(edge, 3), *(_of_ten(one) for one in found))

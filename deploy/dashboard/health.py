@@ -104,7 +104,7 @@ def _health(trader: Trader | None, now: float, commands: SlotCommands) -> Health
             )
         )
     if trader.halt is not None:
-        sold = " It sells everything first." if trader.halt_sells else ""
+        sold = " Holdings are sold first." if trader.halt_sells else ""
         found.append(
             ("halted", "warning", f"Halted: {trader.halt}.{sold} To continue: {commands.resume}")
         )

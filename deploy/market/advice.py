@@ -28,7 +28,7 @@ from sweepd.deploy.promotion.sections import distance
 from sweepd.envs.crypto.data.bar_files import files_of, read_bars
 from sweepd.envs.crypto.data.timeframe import bars_per_year, has_hours
 from sweepd.envs.crypto.scoring import luck
-from sweepd.envs.support.formatting import percent, short_percent
+from sweepd.envs.support.formatting import percent, short_percent, years_or_days
 from sweepd.envs.support.invocation import program, shown_path
 
 FEWEST = 2  # complete trials that can be compared
@@ -181,8 +181,8 @@ def power_text(power: GatePower, trials: int, edge: Edge | None) -> str:
     """What the gate would find in studies like this one. Edges are rounded up, shares down."""
     years = power.years
     size = (
-        f"on {years:.1f} years of bars, {power.holdout_years:.1f} of them hold-out, and {trials} "
-        "trials"
+        f"on {years_or_days(years)} of bars, {years_or_days(power.holdout_years)} of them hold-out, "
+        f"and {trials} trials"
     )
     half, most = power.edge_found(0.5), power.edge_found(0.8)
     if math.isinf(half):
@@ -268,7 +268,7 @@ class Advice:
             command = None if math.isinf(years) else self._longer(years)
             if command is not None:
                 return Step(
-                    f"search on {years:.1f} years of bars: a return over equal weight as measured "
+                    f"search on {years_or_days(years)} of bars: a return over equal weight as measured "
                     f"here, {percent(edge.after, 1)} a year, is found on them in {tenths(share)} "
                     "studies",
                     command,

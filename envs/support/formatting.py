@@ -38,6 +38,11 @@ def hourly(rate: float | None) -> str:
     return MISSING if rate is None else f"{rate:,.1f}"
 
 
+def years_or_days(years: float) -> str:
+    """Format a length of bars in years of 365.25 days: "2.7 years"; less than one in days."""
+    return f"{years:.1f} years" if years >= 0.95 else counted(round(365.25 * years), "day")
+
+
 def counted(count: int, name: str) -> str:
     """Return 1 bar, 2 bars."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"

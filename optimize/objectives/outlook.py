@@ -23,7 +23,7 @@ from sweepd.envs.crypto.scoring.selection import (
     read_excess,
     verdict_text,
 )
-from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.formatting import counted, years_or_days
 from sweepd.optimize.study.record.programs import is_command
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.spans import study_splits
@@ -150,7 +150,7 @@ def sentence(found: dict[str, Any] | None, looks: int | None = None) -> str:
     if found is None:
         return "the best trial is evaluated on a panel of games with seeds that no trial used"
     needed = found["needed_information_ratio"]
-    size = f"the best of {counted(found['trials'], 'trial')} on {found['years']:.1f} years of bars"
+    size = f"the best of {counted(found['trials'], 'trial')} on {years_or_days(found['years'])} of bars"
     if found["measured"]:
         text = (
             f"trial {found['best']}, the best of {found['measured']} complete, has "

@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -155,10 +155,10 @@ class Worker:
 
     def run(self) -> Outcome:
         """Train batches until the study is complete, a signal arrives, or memory is exceeded."""
-        gc.freeze()  # objects that exist now stay, so `_share_device` need not scan them each time
         metrics = serving_metrics(self.options.metrics_port, self.telemetry, self.heartbeat)
         # Left in reverse order: pending files are written while heartbeats still hold the trials.
         with (
+            _frozen_objects(),
             metrics,
             self.tracked.tracking,
             self.share,
@@ -556,3 +556,13 @@ class Worker:
     def _raise_if_gone(self) -> None:
         if self.heartbeat.gone is not None:
             raise self.heartbeat.gone
+
+
+@contextmanager
+def _frozen_objects() -> Iterator[None]:
+    """Exclude the objects that exist now from collections, so that `_share_device` need not scan them."""
+    gc.freeze()
+    try:
+        yield
+    finally:  # or what this worker used could never be collected in a process that goes on
+        gc.unfreeze()

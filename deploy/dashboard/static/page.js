@@ -194,6 +194,18 @@
     location.assign(form.dataset.path + (query.size ? `?${query}` : ""));
   });
 
+  // A video that could not be drawn: its address answers with a page that says why.
+  function linkReason(image) {
+    const link = document.createElement("a");
+    link.href = image.src;
+    link.textContent = "The video could not be drawn. Why?";
+    image.replaceWith(link);
+  }
+  for (const image of document.querySelectorAll("img.video")) {
+    if (image.complete && !image.naturalWidth) linkReason(image);
+    else image.addEventListener("error", () => linkReason(image));
+  }
+
   offerThemes();
   draw();
   markWide();
