@@ -142,7 +142,6 @@ def test_a_study_that_is_no_longer_used_leaves_no_open_files(folder: Path) -> No
     assert [path for path in left if Path(path).is_relative_to(folder)] == []
 
 
-
 def test_the_same_name_joins_and_other_settings_are_refused() -> None:
     study = sweepd.create_study("game", n_trials=1, **GAME)
     assert study.run()

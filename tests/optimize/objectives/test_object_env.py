@@ -91,16 +91,17 @@ def test_a_class_and_a_function_are_named_recorded_and_joined_by_name(
 
 SCRIPT = """
 from pathlib import Path
-import gymnasium, sweepd, torch
-from sweepd.envs.external.objects import environment_name
-from sweepd.envs.external.sharded import Layout
-from sweepd.envs.external.vec_env import ExternalVecEnv
-from sweepd.envs.external.sources import named_env
 
 Path("runs.txt").open("a").write(__name__ + "\\n")
 SMALL = dict(budget=512, rungs=1, seeds=1, episodes=2, fresh_seeds=0, n_envs=4, threads=1,
              horizon=64, gpu="cpu", look_steps=16, n_trials=1, slots=2, search_space={"clip": 0.2})
-if __name__ == "__main__":
+if __name__ == "__main__":  # the imports, too: each worker process would need seconds for them
+    import sweepd, torch
+    from sweepd.envs.external.objects import environment_name
+    from sweepd.envs.external.sharded import Layout
+    from sweepd.envs.external.sources import named_env
+    from sweepd.envs.external.vec_env import ExternalVecEnv
+
     study = sweepd.create_study("s", env=Walk, env_kwargs={"length": 4}, **SMALL)
     print("named", study._handle.spec.environment)
     source = named_env(study._handle.spec.environment).source
