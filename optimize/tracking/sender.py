@@ -5,7 +5,7 @@ It reads pictures from its standard input, one line of JSON each, and writes wha
 know to its standard output. It is a process of its own, because the libraries of trackers hold the
 interpreter while they are imported, and may block a process at its end for minutes.
 
-It outlives a worker that was killed for at most `FLUSH_SECONDS`.
+It outlives a worker that was killed for at most `LOADING_SECONDS` + `FLUSH_SECONDS`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from sweepd.envs.support.plugins import construct, resolve
 from sweepd.optimize.tracking.picture import Picture, Sent
 
 MOST_WAITING = 1000  # runs
-FLUSH_SECONDS = 30.0  # from the end of the input to the end of the process, at most
+LOADING_SECONDS = 90.0  # from the end of the input until the tracker's library is loaded, at most
+FLUSH_SECONDS = 30.0  # from then to the end of the process, at most
 FAILING_FLUSH_SECONDS = 5.0  # the same where the tracker has not answered before
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds between attempts
 BUSY_DELAY = 0.2  # the same at the end, while another sender has a run open
@@ -81,12 +82,14 @@ class Sender:
         self._locks: dict[str, FileLock] = {}  # of runs that may be open in the tracker
         self._changed = threading.Condition()
         self._closing = False
+        self._loaded = threading.Event()
 
     def run(self, lines: Iterable[str]) -> int:
         """Send until the input ends; return the number of pictures that could not be sent."""
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
         with suppress(Exception):  # early, because the import takes seconds
             self._runs = open_runs(self._name, self._folder)
+        self._loaded.set()
         delay = 0.0
         while True:
             with self._changed:
@@ -116,7 +119,9 @@ class Sender:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        # A call to a server that does not answer must not keep this process alive.
+        # A call to a server that does not answer must not keep this process alive. An import needs
+        # no server: it has more time, as it takes long beside other programs.
+        self._loaded.wait(LOADING_SECONDS)
         seconds = FAILING_FLUSH_SECONDS if self._failing else FLUSH_SECONDS
         timer = threading.Timer(seconds, self._give_up)
         timer.daemon = True
@@ -220,7 +225,6 @@ def _describe(error: Exception) -> str:
 def main() -> None:
     """Run the sender of one worker."""
     name, folder = sys.argv[1], Path(sys.argv[2])
-    os.nice(10)  # training goes first
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end of the input ends this process
     # Libraries print to the standard streams, which belong to the worker.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")

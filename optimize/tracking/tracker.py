@@ -24,7 +24,7 @@ from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.plugins import changed, resolve
 from sweepd.optimize.tracking.picture import Picture, Sent
-from sweepd.optimize.tracking.sender import FLUSH_SECONDS, MOST_WAITING, sent_file
+from sweepd.optimize.tracking.sender import FLUSH_SECONDS, LOADING_SECONDS, MOST_WAITING, sent_file
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "W&B"}
 RECORD = "tracker.json"  # in the folder of a tracker of another package: which one it is
@@ -173,7 +173,7 @@ class _Tracker:
     def join(self) -> None:
         """Wait a limited time until everything is sent, then end the process."""
         try:
-            code = self._process.wait(FLUSH_SECONDS + 2)
+            code = self._process.wait(LOADING_SECONDS + FLUSH_SECONDS + 2)
         except subprocess.TimeoutExpired:
             code = -1
         with suppress(ProcessLookupError):

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import optuna
+
 from tests.entry_point import become, enter
 
 # Isolated and without site-packages, it starts in 20 ms.
@@ -157,6 +159,7 @@ def _become(request: Sequence[Any], files: Sequence[int]) -> NoReturn:
 def _run_python(words: Sequence[str]) -> None:
     """Run what `python -c CODE …` or `python FILE …` runs."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    optuna.logging.set_verbosity(optuna.logging.INFO)  # which tests change, as in a new interpreter
     for handler in logging.getLogger("optuna").handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(sys.stderr)  # of this process, not of the one that imported optuna

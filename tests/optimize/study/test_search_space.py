@@ -13,8 +13,6 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.space.parsing import load_space, parse_space, preset_text
 from sweepd.optimize.study.space.subject import MARKET_PPO
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)
-
 
 @pytest.mark.parametrize("name", MARKET_PPO.presets)
 @settings(max_examples=20, deadline=None)

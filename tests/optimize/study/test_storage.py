@@ -34,8 +34,6 @@ from sweepd.optimize.study.recovery.registration import (
 from sweepd.optimize.study.recovery.stale_trials import recover_stale
 from tests.postgres_server import PostgresServer
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)
-
 
 @pytest.fixture
 def study(storage: StudyStorage) -> optuna.Study:
