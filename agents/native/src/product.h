@@ -45,45 +45,49 @@ struct Product {
     Panels<const float> kept;
 };
 
+// Loops over the sums, or they would not stay in registers.
+#define UNROLL _Pragma("GCC unroll 32")
+
 template <int ROWS, int N>
 static inline void tile(const Product& x, long i, long q) {
     constexpr int PARTS = PANEL / WIDTH, V = N * PARTS;
-    auto column = [](const auto& m, long panel, int v) {
-        return m.at + (panel + v / PARTS) * m.panel + v % PARTS * WIDTH;
+    // Call `use` with row, vector and place of each sum.
+    auto each = [&](const auto& m, auto use) {
+        UNROLL for (int v = 0; v < V; v++) {
+            auto* column = m.at + (q + v / PARTS) * m.panel + v % PARTS * WIDTH + i * m.row;
+            UNROLL for (int r = 0; r < ROWS; r++) use(r, v, column + r * m.row);
+        }
     };
     vec c[ROWS][V];
-    for (int v = 0; v < V; v++) {
-        const float* into = column(x.c, q, v) + i * x.c.row;
-        vec first = x.bias ? load(x.bias + q * PANEL + v * WIDTH) : vec{};
-        for (int r = 0; r < ROWS; r++) c[r][v] = x.add ? load(into + r * x.c.row) : first;
-    }
+    if (x.add) each(x.c, [&](int r, int v, const float* at) { c[r][v] = load(at); });
+    else
+        UNROLL for (int v = 0; v < V; v++) {
+            vec first = x.bias ? load(x.bias + q * PANEL + v * WIDTH) : vec{};
+            UNROLL for (int r = 0; r < ROWS; r++) c[r][v] = first;
+        }
     const float* b[N];
     for (int n = 0; n < N; n++) b[n] = x.b.at + (q + n) * x.b.panel;
     const float* a = x.a.at + i * x.a.row;
     for (long p = 0; p < x.inner; p++) {
         vec row[V];
-        for (int v = 0; v < V; v++) row[v] = load(b[v / PARTS] + v % PARTS * WIDTH);
-        for (int r = 0; r < ROWS; r++) {
+        UNROLL for (int v = 0; v < V; v++) row[v] = load(b[v / PARTS] + v % PARTS * WIDTH);
+        UNROLL for (int r = 0; r < ROWS; r++) {
             vec left = all(a[r * x.a.row]);
-            for (int v = 0; v < V; v++) c[r][v] = fma(left, row[v], c[r][v]);
+            UNROLL for (int v = 0; v < V; v++) c[r][v] = fma(left, row[v], c[r][v]);
         }
         for (int n = 0; n < N; n++) b[n] += x.b.row;
         a += x.a.step;
     }
-    for (int v = 0; v < V; v++) {
-        float* into = column(x.c, q, v) + i * x.c.row;
-        const float* kept = x.after >= After::mask ? column(x.kept, q, v) + i * x.kept.row : 0;
-        for (int r = 0; r < ROWS; r++) {
-            vec y = c[r][v];
-            // NaN stays: it must reach the gradient's norm.
-            if (x.after == After::relu) y = at_least(y, vec{});
-            if (kept) {
-                vec factor = load(kept + r * x.kept.row);
-                y = x.after == After::mask ? choose(factor > 0, y, vec{}) : y * factor;
-            }
-            store(into + r * x.c.row, y);
-        }
-    }
+    // NaN stays: it must reach the gradient's norm.
+    if (x.after == After::relu)
+        each(x.c, [&](int r, int v, float*) { c[r][v] = at_least(c[r][v], vec{}); });
+    if (x.after == After::mask)
+        each(x.kept, [&](int r, int v, const float* at) {
+            c[r][v] = choose(load(at) > 0, c[r][v], vec{});
+        });
+    if (x.after == After::slope)
+        each(x.kept, [&](int r, int v, const float* at) { c[r][v] *= load(at); });
+    each(x.c, [&](int r, int v, float* at) { store(at, c[r][v]); });
 }
 
 // The largest tile fills the registers: ROWS x N panels of sums, a row of b, a number of a.
@@ -99,8 +103,13 @@ static inline void rows(const Product& x, long i, long q) {
 static void multiply(const Product& x) {
     long q = 0;
     if constexpr (WIDTH == 16) {  // 32 registers
-        for (; q + 3 <= x.panels; q += 3) rows<3, 8>(x, 0, q);
-        for (; q < x.panels; q++) rows<1, 12>(x, 0, q);
+        // As few numbers as possible are read: of a for each row, of b a vector for each panel.
+        for (; q + 4 <= x.panels; q += 4) rows<4, 6>(x, 0, q);
+        switch (x.panels - q) {
+            case 3: return rows<3, 8>(x, 0, q);
+            case 2: return rows<2, 12>(x, 0, q);
+            case 1: return rows<1, 12>(x, 0, q);
+        }
     } else {
         for (; q < x.panels; q++) rows<1, 6>(x, 0, q);
     }
