@@ -8,7 +8,7 @@ import gc
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import alembic.util
 import pytest
 from hypothesis import settings
-from sqlalchemy import event
+from sqlalchemy import Connection, create_engine, event, inspect
 from sqlalchemy.pool import Pool
 
 import sweepd  # noqa: F401  # sets MKL's reproducible mode before a test computes with torch
@@ -116,6 +116,38 @@ def migrations_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alembic.util, "load_python_file", load_once)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def registries_migrated_once() -> Iterator[Callable[..., None]]:
+    """Make new registries in SQLite of the tables that the migrations made once.
+
+    Running the migrations takes 0.1 s, and tests make hundreds of registries. Yields what is
+    replaced.
+    """
+    from sweepd.deploy.registry.database import HEAD, RegistryDatabase
+    from sweepd.deploy.registry.tables import VERSION_TABLE
+
+    migrate = RegistryDatabase._migrate
+    statements: list[str] = []
+
+    def migrate_or_copy(database: RegistryDatabase, connection: Connection) -> None:
+        new = not inspect(connection).has_table(VERSION_TABLE)
+        if connection.dialect.name != "sqlite" or not new:
+            migrate(database, connection)
+            return
+        if not statements:
+            with create_engine("sqlite://").connect() as memory:
+                migrate(database, memory)
+                made = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
+                statements.extend(memory.exec_driver_sql(made).scalars())
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+        connection.exec_driver_sql(f"INSERT INTO {VERSION_TABLE} VALUES ('{HEAD}')")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RegistryDatabase, "_migrate", migrate_or_copy)
+        yield migrate
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -152,7 +152,7 @@ FEW_STEPS = {"horizon": 4}
 ENVIRONMENTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "crypto": (crypto, {}),
     "cartpole": (game("cartpole"), {}),
-    "bucket-brigade": (game("bucket-brigade"), {}),
+    "bucket-brigade": (game("bucket-brigade"), FEW_STEPS),
     "hockey": (game("hockey"), FEW_STEPS),
     "hockey, opponents": (game("hockey", versus=True), FEW_STEPS),
     "card-duel": (game("card-duel"), FEW_STEPS),

@@ -15,8 +15,8 @@ PRELOADED = (alembic.command,)
 
 @pytest.fixture(autouse=True)
 def short_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the comparison with constant policies from thousands of bars to 300."""
-    monkeypatch.setattr(constants, "MOST_BARS", 300)
+    """Shorten the comparison with constant policies from thousands of bars to 100."""
+    monkeypatch.setattr(constants, "MOST_BARS", 100)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -220,8 +220,8 @@ class TraderStore:
             for kind, text, bar in changes.events:
                 _add_event(connection, slot, kind, text, bar)
             ADJUSTMENTS.add(connection, changes.adjustments, slot=slot, at=now)
-            for tickers, bar_of_all in changes.market:
-                TRADER_BARS.add(connection, _market_bars(tickers, bar_of_all), slot=slot)
+            market = (bar for closed in changes.market for bar in _market_bars(*closed))
+            TRADER_BARS.add(connection, market, slot=slot)
 
     def note(self, slot: str, kind: str, text: str) -> None:
         """Append an event; any process may."""

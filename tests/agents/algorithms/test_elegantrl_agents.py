@@ -154,7 +154,7 @@ def test_every_hyperparameter_changes_the_update(name: str, numbers: bool) -> No
 
     def weights(**changes: Any) -> Tensor:
         env = kind(1, 4)
-        program = program_for(name, env)
+        program = program_for(name, env, minibatch=16, updates=3)
         given: dict[str, Any] = {"warmup": 32} if program.kind.replays else {}
         program.add_member(
             0, program.params_type(**given | changes), 1, 6, env.state_avg, env.state_std
@@ -195,7 +195,7 @@ def test_a_member_with_nan_observations_is_reported_and_does_not_affect_others(
         programs[-1].train(env, 1)
         if blind:
             env._s[4] = torch.nan  # of member 1
-        programs[-1].train(env, 2)
+        programs[-1].train(env, 1)
     assert programs[1].diverged == [False, True, False]
     assert not envs[1].faults().any()  # its actions stayed legal
     for slot in (0, 2):

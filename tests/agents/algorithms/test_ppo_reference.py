@@ -106,6 +106,7 @@ def assert_close(own: Tensor, other: Tensor, dtype: torch.dtype, what: str) -> N
     )
 
 
+@pytest.mark.extra  # programs make its weights, and learn
 def test_the_reference_learns() -> None:
     torch.manual_seed(0)
     game = get_game("cartpole")

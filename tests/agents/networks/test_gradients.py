@@ -1,6 +1,6 @@
 """The gradients of a step are those of a plain loss of torch's own modules, member by member.
 
-For every combination of recurrent networks, images, items, several choices, illegal ones, absent
+For combinations of recurrent networks, images, items, several choices, illegal ones, absent
 agents and policies per seat.
 """
 
@@ -139,19 +139,21 @@ def check_gradients(ppo: PPO, env: VecEnv, monkeypatch: pytest.MonkeyPatch) -> N
                 torch.testing.assert_close(ours[name], other, rtol=1e-9, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("recurrent", ["", "gru", "lstm"])
+KINDS = (
+    ToyEnv,
+    MaskedEnv,
+    AbsentChoicesEnv,
+    AbsentMaskedEnv,
+    ImageEnv,
+    AbsentImageEnv,
+    ItemsEnv,
+    AbsentItemsEnv,
+)
+
+
 @pytest.mark.parametrize(
-    "kind",
-    [
-        ToyEnv,
-        MaskedEnv,
-        AbsentChoicesEnv,
-        AbsentMaskedEnv,
-        ImageEnv,
-        AbsentImageEnv,
-        ItemsEnv,
-        AbsentItemsEnv,
-    ],
+    ("kind", "recurrent"),
+    [(kind, "") for kind in KINDS] + list(zip(KINDS, ("gru", "lstm") * 4, strict=True)),
 )
 def test_gradients_are_those_of_a_plain_loss(
     kind: type[ToyEnv], recurrent: str, monkeypatch: pytest.MonkeyPatch

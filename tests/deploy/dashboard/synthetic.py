@@ -9,6 +9,7 @@ Meanwhile, `sweepd dashboard --deployments FOLDER` shows them.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -57,9 +58,10 @@ class MadeSession:
     equities: dict[str, Array]
 
 
-def bundles() -> list[Bundle]:
+@functools.cache
+def bundles() -> tuple[Bundle, ...]:
     """Five that differ."""
-    return [small_bundle(seed, tickers=TICKERS) for seed in range(5)]
+    return tuple(small_bundle(seed, tickers=TICKERS) for seed in range(5))
 
 
 def write_session(

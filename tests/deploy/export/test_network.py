@@ -85,7 +85,7 @@ def test_a_program_of_torch_acts_like_the_policy(kind: str, tmp_path: Path) -> N
         assert torch.equal(found[prefix + name], tensor)
 
 
-OFTEN = ("activations", "an ensemble", "a mask", "images")  # the others are extra
+OFTEN = ("activations", "a mask", "images")  # the others are extra
 
 
 @pytest.mark.parametrize(

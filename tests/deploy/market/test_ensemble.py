@@ -92,8 +92,7 @@ def test_a_trial_alone_as_a_sub_account_scores_as_ever_bit_for_bit(holes: float)
         assert np.array_equal(getattr(plain, name), getattr(alone, name)), name
 
 
-@pytest.mark.parametrize("holes", [0.0, 0.05])
-@pytest.mark.parametrize("increments", [False, True])
+@pytest.mark.parametrize(("holes", "increments"), [(0.05, False), (0.0, True)])
 def test_a_replay_of_several_trials_equals_the_canonical_score(
     holes: float, increments: bool
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +30,52 @@ def study_of(
     value: float = 0.5,
     *,
     text: str = TEXT,
-    script: Path | None = None,
     trials: int = 2,
     fresh_seeds: int = 5,
     **settings: Any,
 ) -> ProgramStudy:
-    """A finished study whose trials have about this value.
+    """A finished study whose trials have about this value; programs of one text are one program.
 
     Args:
         folder: of its files and its database.
         value: of the parameter.
         text: of the program.
-        script: folder of the program, which its command names; by default that of the study.
         trials: number of trials.
         fresh_seeds: seeds on which its selection is measured.
         settings: of the spec.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    command = program(script or folder, text)
+    key = tuple(sorted(settings.items()))
+    shutil.copytree(_finished(value, text, trials, fresh_seeds, key), folder)
+    return opened(folder)
+
+
+@functools.cache
+def _finished(
+    value: float, text: str, trials: int, fresh_seeds: int, settings: tuple[tuple[str, Any], ...]
+) -> Path:
+    """The folder of a study, which is worked on once: its programs take a second."""
+    folder, command = _new_folder(), _command(text)
     params = {"lr": {"low": value, "high": value + 0.001}}
-    handle = command_study(folder, "", params, command=command, **settings)
+    handle = command_study(folder, "", params, command=command, **dict(settings))
     work_on(handle, trials, fresh_seeds=fresh_seeds)
     handle.storage.engine.dispose()
-    return opened(folder)
+    return folder
+
+
+@functools.cache
+def _kept() -> tempfile.TemporaryDirectory[str]:
+    """What this process's studies are copied from."""
+    return tempfile.TemporaryDirectory()
+
+
+@functools.cache
+def _command(text: str) -> str:
+    """The command of a program with this text."""
+    return program(_new_folder(), text)
+
+
+def _new_folder() -> Path:
+    return Path(tempfile.mkdtemp(dir=_kept().name))
 
 
 def opened(folder: Path) -> ProgramStudy:

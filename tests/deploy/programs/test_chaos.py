@@ -30,10 +30,10 @@ def test_a_promotion_that_is_killed_anywhere_leaves_the_old_champion_or_the_new_
     tmp_path: Path,
 ) -> None:
     start = Registry(tmp_path / "start")
-    first = study_of(tmp_path / "weak", 0.5, script=tmp_path)
+    first = study_of(tmp_path / "weak", 0.5)
     old = promoter_of(ProgramGate, first, start).run().champion
     start.database.engine.dispose()
-    better = study_of(tmp_path / "good", 0.9, script=tmp_path)
+    better = study_of(tmp_path / "good", 0.9)
     seen = set()
     for point in range(1, 200, 2):
         folder = tmp_path / str(point)

@@ -80,11 +80,11 @@ def test_the_files_of_the_best_fresh_run_are_deployed_to_the_byte(
 def test_a_better_program_replaces_the_champion_and_an_equal_one_does_not(
     tmp_path: Path, registry: Registry
 ) -> None:
-    first = study_of(tmp_path / "a", 0.5, script=tmp_path)
+    first = study_of(tmp_path / "a", 0.5)
     assert promote(first, registry).outcome == "promoted"
     again = promote(first, registry)
     assert (again.outcome, again.looks) == ("champion already", 1)
-    equal = promote(study_of(tmp_path / "b", 0.5, script=tmp_path, seed=7), registry)
+    equal = promote(study_of(tmp_path / "b", 0.5, seed=7), registry)
     assert equal.outcome == "none passes"
     assert verdicts(equal)["beats-champion"] == "fail"
     assert verdicts(equal)["comparable"] == "pass"
@@ -94,7 +94,7 @@ def test_a_better_program_replaces_the_champion_and_an_equal_one_does_not(
     assert run[:2] == ["run", "--trial"]
     assert again[:3] == ["promote", "--study-name", run[run.index("--study-name") + 1]]
     assert registry.events(SLOT)[-1].kind == "refused"
-    better = promote(study_of(tmp_path / "c", 0.9, script=tmp_path), registry)
+    better = promote(study_of(tmp_path / "c", 0.9), registry)
     assert better.outcome == "promoted", better.reason
     assert better.looks == 3
     slot = registry.slot(SLOT)
@@ -192,8 +192,8 @@ def test_a_limit_on_the_value_is_one_on_the_lower_end_of_its_interval(
 def test_another_command_or_budget_is_not_compared_with_the_champion(
     tmp_path: Path, registry: Registry
 ) -> None:
-    promote(study_of(tmp_path / "a", script=tmp_path), registry)
-    other = study_of(tmp_path / "b", 0.9, script=tmp_path, budget=3)
+    promote(study_of(tmp_path / "a"), registry)
+    other = study_of(tmp_path / "b", 0.9, budget=3)
     promotion = promote(other, registry)
     assert promotion.outcome == "none passes"
     assert "the champion's budget is 1, the candidate's 3" in promotion.how_far
@@ -206,9 +206,9 @@ def test_a_deterministic_program_is_compared_by_its_values(
     tmp_path: Path, registry: Registry
 ) -> None:
     text = TEXT.replace(" + (seed % 1000) / 1e5", "").replace('(params["lr"], seed)', '"same"')
-    weak = study_of(tmp_path / "a", 0.5, text=text, script=tmp_path)
+    weak = study_of(tmp_path / "a", 0.5, text=text)
     assert promote(weak, registry).outcome == "promoted"
-    better = promote(study_of(tmp_path / "b", 0.7, text=text, script=tmp_path), registry)
+    better = promote(study_of(tmp_path / "b", 0.7, text=text), registry)
     assert better.outcome == "promoted", better.reason
     assert better.chosen is not None
     said = next(one for one in better.chosen.findings if one.name == "beats-champion")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 
 import optuna
@@ -25,6 +26,14 @@ from tests.deploy.builders import small_bundle
 REVISIONS = [BASELINE, HEAD]
 SLOT = "crypto-1h"
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
+
+
+@pytest.fixture(autouse=True)
+def migrations_run(
+    registries_migrated_once: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run the migrations for each new registry, as outside of tests."""
+    monkeypatch.setattr(RegistryDatabase, "_migrate", registries_migrated_once)
 
 
 def _config(connection: sa.Connection) -> Config:

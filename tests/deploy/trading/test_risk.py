@@ -29,7 +29,7 @@ from tests.deploy.builders import ensemble_of, small_bundle
 from tests.deploy.trading.test_paper_trader import TICKERS, market_bars
 
 HOUR = 3600
-FIRST, LAST = 600, 660
+FIRST, LAST, BARS = 600, 648, 700
 FALL = 620  # the first bar of the fall
 VENUE = {"fee": 0.004, "slippage": 0.002}
 FRESH = {"conditions": Conditions(0.0)}
@@ -370,7 +370,7 @@ def test_the_largest_orders_of_a_kind_are_kept() -> None:
 
 def fallen(share: float, *, at: int = FALL, holes: float = 0.0) -> Bars:
     """Return a market that falls by `share` from one bar to the next and stays there."""
-    bars = market_bars(5, holes=holes, bars=LAST + 40)
+    bars = market_bars(5, holes=holes, bars=BARS)
     factor = np.where(np.arange(len(bars.time)) < at, 1.0, 1.0 - share)[:, None]
     return dataclasses.replace(
         bars, **{name: getattr(bars, name) * factor for name in ("open", "high", "low", "close")}
@@ -468,7 +468,7 @@ def check_daily_loss(bundle: Bundle) -> None:
 
 
 def check_halt(bundle: Bundle) -> None:
-    bars = market_bars(5, bars=LAST + 40)
+    bars = market_bars(5, bars=BARS)
     halts = dict.fromkeys(range(630, 640), True)
     entries = Guarded(RiskLimits(), bundle, halts=halts).trade(bars)
     assert_sold(entries, bars, 630)
@@ -498,7 +498,7 @@ def check_kept(bundle: Bundle) -> None:
 
 
 def check_order_limit(bundle: Bundle) -> None:
-    entries = Guarded(RiskLimits(orders_per_hour=2), bundle).trade(market_bars(5, bars=LAST + 40))
+    entries = Guarded(RiskLimits(orders_per_hour=2), bundle).trade(market_bars(5, bars=BARS))
     assert len(entries[FIRST].orders) == 2  # of three
     assert entries[FIRST].dropped == 1
     assert max(len(entry.orders) for entry in entries.values()) == 2
@@ -509,7 +509,7 @@ def check_order_limit(bundle: Bundle) -> None:
 
 def check_tightened(bundle: Bundle) -> None:
     """Limits of the bundle can be made stricter."""
-    bars = market_bars(5, bars=LAST + 40)
+    bars = market_bars(5, bars=BARS)
     loose, strict = (
         Guarded(limits, bundle).trade(bars)[LAST - 1]
         for limits in (RiskLimits(), RiskLimits(max_position=0.1))

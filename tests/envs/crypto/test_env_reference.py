@@ -181,7 +181,7 @@ def test_increments_and_minimums_of_the_exchange_equal_the_reference(style: str)
     assert traded > 200
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     assets=st.integers(1, 6),
@@ -229,7 +229,7 @@ def test_liquidations_and_bankruptcies_equal_the_reference(holes: float) -> None
     assert events["bankrupt"] > 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     assets=st.integers(1, 6),

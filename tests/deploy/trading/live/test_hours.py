@@ -31,7 +31,7 @@ from tests.deploy.trading.test_feeds import rows_of
 from tests.deploy.trading.test_paper_trader import assert_same_account
 
 NY = "1d-XNYS"
-FIRST, LAST = 640, 700
+FIRST, LAST = 640, 664
 
 
 def bars_of() -> Bars:

@@ -148,8 +148,15 @@ def _with_venue(folder: Path) -> Iterator[World]:
         yield World(folder, bundle_of(params=params), bars_of(), FIRST, exchange)
 
 
-@pytest.mark.parametrize("where", ["restart", "poll"])
-@pytest.mark.parametrize("broker", ["venue", "simulator", "simulator, ensemble"])
+@pytest.mark.parametrize(
+    ("broker", "where"),
+    [
+        ("venue", "restart"),
+        ("venue", "poll"),
+        ("simulator", "restart"),
+        ("simulator, ensemble", "poll"),
+    ],
+)
 def test_a_split_between_an_order_and_the_bar_that_books_it(
     tmp_path: Path, broker: str, where: str
 ) -> None:

@@ -56,9 +56,10 @@ def traded(world: World, first: int, end: int) -> None:
         session.poll()
 
 
-@pytest.fixture
-def undisturbed(tmp_path: Path) -> World:
-    world = World(tmp_path / "undisturbed", bundle_of(), bars_of(), FIRST)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Read-only: all tests share it."""
+    world = World(tmp_path_factory.mktemp("undisturbed"), bundle_of(), bars_of(), FIRST)
     world.run()
     return world
 

@@ -36,7 +36,8 @@ from tests.deploy.trading.live.world import SLOT, Killed, Killer, World
 from tests.deploy.trading.test_paper_trader import market_bars
 
 TICKERS = ("BTC/USDT", "ETH/USDT", "LINK/USDT")
-FIRST, LAST = 640, 664
+FIRST, LAST = 640, 656
+MARKET = 665  # bars that are made, of which tests trade the first ones
 PARAMS = EnvParams(
     action_scale=0.4,
     trailing_stop=0.02,
@@ -48,7 +49,8 @@ PARAMS = EnvParams(
 
 
 def bars_of(count: int = LAST + 1, *, seed: int = 1, holes: float = 0.0) -> Bars:
-    return dataclasses.replace(market_bars(seed, bars=count, holes=holes), tickers=TICKERS)
+    market = market_bars(seed, bars=max(count, MARKET), holes=holes)
+    return dataclasses.replace(market, tickers=TICKERS).slice(0, count)
 
 
 def bundle_of(seed: int = 0, **changes: Any) -> Bundle:

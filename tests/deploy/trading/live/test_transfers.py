@@ -22,7 +22,7 @@ from sweepd.deploy.trading.risk_limits import RiskLimits
 from sweepd.deploy.trading.sub_accounts import SubAccounts
 from tests.deploy.alpaca_server import Exchange
 from tests.deploy.builders import ensemble_of
-from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of
+from tests.deploy.trading.live.test_session import FIRST, MARKET, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.test_session import exchange as exchange
 from tests.deploy.trading.live.world import SLOT, World
 
@@ -124,7 +124,7 @@ def test_an_emptied_account_is_traded_after_it_is_funded(tmp_path: Path) -> None
 
 
 def test_daily_summary_and_dashboard_exclude_transfers(tmp_path: Path) -> None:
-    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    world = World(tmp_path, bundle_of(), bars_of(MARKET), FIRST)
     session = run(world, FIRST, FIRST + 4)
     transfer(session, Flow(-6_000.0))
     run(world, FIRST + 4, FIRST + 24, session)
@@ -206,7 +206,12 @@ def test_many_small_late_fees_are_losses_that_a_drawdown_stop_sees(
 ) -> None:
     """Without late fees, the account falls by 9% from its highest value; with them, by 11%."""
     world = World(
-        tmp_path, bundle_of(), bars_of(), FIRST, exchange, {"limits": RiskLimits(drawdown=0.1)}
+        tmp_path,
+        bundle_of(),
+        bars_of(MARKET),
+        FIRST,
+        exchange,
+        {"limits": RiskLimits(drawdown=0.1)},
     )
     with_late_fees(world, rate)
     kinds = [kind for kind, _ in world.told]

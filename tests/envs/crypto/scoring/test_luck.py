@@ -10,7 +10,7 @@ import numpy as np
 import purgedcv
 import pytest
 import sharpebench
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.signal import lfilter
@@ -204,6 +204,7 @@ def test_copies_of_the_winner_say_nothing_about_pruned_trials() -> None:
     assert alike[3:] == (Link(),) * 7
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(0, 5)), min_size=1, max_size=6),
     st.integers(1, 90),

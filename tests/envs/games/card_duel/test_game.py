@@ -91,12 +91,12 @@ def test_the_first_player_has_no_large_advantage(name: str) -> None:
 
 
 def test_greedy_wins_against_random_play() -> None:
-    played = play(("greedy", "random"), 200, 1)
+    played = play(("greedy", "random"), 100, 1)
     assert float((played.won[:, 0] > 0).double().mean()) > 0.95
 
 
 def test_random_play_uses_every_card_action_and_effect() -> None:
-    played = play(("random", "random"), 300, 2)
+    played = play(("random", "random"), 100, 2)
     assert set(played.kinds) == set(Action)
     assert set(played.cards) == set(range(1, len(CARDS) + 1))
     with_target = {own.effect for own in CARDS if own.health and own.effect}
@@ -105,7 +105,7 @@ def test_random_play_uses_every_card_action_and_effect() -> None:
 
 
 def test_greedy_play_uses_every_card_and_keeps_its_hand() -> None:
-    played = play(("greedy", "greedy"), 200, 3)
+    played = play(("greedy", "greedy"), 100, 3)
     assert set(played.cards) == set(range(1, len(CARDS) + 1))
     assert set(played.kinds) == set(Action) - {Action.MULLIGAN}
 

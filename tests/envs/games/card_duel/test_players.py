@@ -66,6 +66,6 @@ def check_players(seed: int, games: int, *, greedy_share: float) -> int:
 
 
 def test_players_choose_as_their_scalar_counterparts() -> None:
-    compared = check_players(1, 2, greedy_share=1.0)
-    compared += check_players(2, 3, greedy_share=0.5)
-    assert compared > 250
+    compared = check_players(1, 1, greedy_share=1.0)
+    compared += check_players(2, 2, greedy_share=0.5)
+    assert compared > 100

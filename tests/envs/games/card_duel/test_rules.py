@@ -107,7 +107,7 @@ def compare(games: int, seed: int, steps: int) -> list[Duel]:
 @settings(max_examples=3)
 @given(st.integers(0, 2**32 - 1))
 def test_random_games_are_those_of_the_reference(seed: int) -> None:
-    assert len(compare(games=2, seed=seed, steps=300)) == 2
+    assert len(compare(games=1, seed=seed, steps=300)) == 1
 
 
 def random_options(mask: Tensor, generator: torch.Generator) -> Tensor:
@@ -124,14 +124,14 @@ def random_actions(legal: Legal, generator: torch.Generator) -> Tensor:
 
 
 # A million moves take 100 s: SWEEPD_TEST_MOVES=1000000.
-MOVES = int(os.environ.get("SWEEPD_TEST_MOVES", "25000"))
+MOVES = int(os.environ.get("SWEEPD_TEST_MOVES", "10000"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_random_moves_are_those_of_the_reference() -> None:
     """States and results of all, masks and observations of some, and cards in exactly one zone."""
-    size, moves, seed = 250, 0, 11
+    size, moves, seed = 100, 0, 11
     rng = random.Random(seed)
     played: Counter[int] = Counter()
     effects: Counter[int] = Counter()
@@ -206,8 +206,8 @@ def test_masks_choice_by_choice_are_slices_of_the_full_ones() -> None:
 
 def test_nothing_hidden_is_seen() -> None:
     """Other cards in the enemy's hand and other decks change no observation and no mask."""
-    pair, generator = Pair(some_decks(200, 5), 5), torch.Generator().manual_seed(5)
-    decisions, changed = torch.zeros(200, dtype=torch.int16), 0
+    pair, generator = Pair(some_decks(50, 5), 5), torch.Generator().manual_seed(5)
+    decisions, changed = torch.zeros(50, dtype=torch.int16), 0
     for _ in range(60):
         legal = legal_actions(Board(pair.cells))
         action = random_actions(legal, generator)
@@ -217,7 +217,7 @@ def test_nothing_hidden_is_seen() -> None:
             board = Board(other)
             seat = board.mover.long() ^ looker
             held, left = board.held[1 - looker], board.left
-            for game in range(200):
+            for game in range(50):
                 hand = int(held[game])
                 deck = int(left[1 - looker, game])
                 # Exchange hidden cards of the enemy, then reorder.
@@ -238,7 +238,7 @@ def test_nothing_hidden_is_seen() -> None:
                     legal_actions(board), legal_actions(Board(pair.cells)), strict=True
                 ):
                     assert torch.equal(own, same)
-    assert changed > 10_000
+    assert changed > 3_000
 
 
 def cards_by_seat(board: Board) -> Tensor:
@@ -251,10 +251,10 @@ def cards_by_seat(board: Board) -> Tensor:
 
 
 def test_every_card_is_in_exactly_one_zone() -> None:
-    """At every step of 100 games; and decks and hands are filled from the beginning, as counted."""
-    pair, generator = Pair(some_decks(100, 7), 7), torch.Generator().manual_seed(7)
+    """At every step of 30 games; and decks and hands are filled from the beginning, as counted."""
+    pair, generator = Pair(some_decks(30, 7), 7), torch.Generator().manual_seed(7)
     board = Board(pair.cells)
-    cards, zones, over = cards_by_seat(board), set[str](), torch.zeros(100, dtype=torch.bool)
+    cards, zones, over = cards_by_seat(board), set[str](), torch.zeros(30, dtype=torch.bool)
     assert (cards.sum(1) == DECK_SIZE).all()
     for _ in range(DECISIONS):
         for rows, counts in ((board.deck, board.left), (board.hand, board.held)):

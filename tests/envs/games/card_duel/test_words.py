@@ -73,7 +73,7 @@ def test_nothing_hidden_is_shown() -> None:
     """
     env, renderer, generator = shown_games(4, 0)
     hidden_cards = 0
-    for _ in range(120):
+    for _ in range(60):
         if advance(env, generator):
             renderer.text("", final=True)
             continue
@@ -101,7 +101,7 @@ def test_nothing_hidden_is_shown() -> None:
             words.position(env.see(own_state, seat)[0], NAMES) for own_state in (env.state, state)
         ]
         assert views[0] == views[1]
-    assert hidden_cards > 200
+    assert hidden_cards > 100
 
 
 def test_the_view_has_the_hand_the_rows_and_the_counts() -> None:
@@ -131,7 +131,7 @@ def test_decisions_are_sentences() -> None:
     verbs = "ends keeps takes plays gives casts attacks advances guards chooses uses passes"
     said: set[str] = set()
     games = 0
-    while games < 2 or said != set(verbs.split()):
+    while not games or said != set(verbs.split()):
         final = advance(env, generator)
         games += final
         renderer.text("", final=False)
@@ -158,7 +158,7 @@ def test_pictures_have_everything_in_its_place() -> None:
     assert isinstance(env, CardDuel)
     generator = torch.Generator().manual_seed(3)
     marked = 0
-    for _ in range(60):
+    for _ in range(30):
         advance(env, generator, "greedy")
         scene = scene_of(env.seen_by(0, final=False))
         image = renderer.picture("game 1", final=False)
@@ -173,7 +173,7 @@ def test_pictures_have_everything_in_its_place() -> None:
         left, top, *_ = table_box(0, HAND_TOP)
         white = image.getpixel((left + 90, top + 8)) == (255, 255, 255)
         assert white == bool(scene.hand)
-    assert marked > 3
+    assert marked > 1
     assert (
         as_image(scene, NAMES, "", ()).tobytes() != as_image(scene, NAMES[::-1], "", ()).tobytes()
     )

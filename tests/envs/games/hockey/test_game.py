@@ -123,7 +123,6 @@ def scalar_games(env: Hockey, params: HockeyParams) -> list[ScalarHockey]:
 @pytest.mark.parametrize(
     "params",
     [
-        HockeyParams(),
         HockeyParams(closeness=0.5, touch=2.0, direction=3.0),
         HockeyParams(mode="train_shooting", closeness=0.0, touch=0.7),
         HockeyParams(keep_mode=False, max_timesteps=120, direction=-1.0),

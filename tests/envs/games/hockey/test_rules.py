@@ -62,11 +62,11 @@ def anywhere(rng: random.Random) -> Hockey:
 @pytest.mark.parametrize("keep_mode", with_extra([True, False], [False]))
 def test_tensors_play_as_the_scalar_reference(keep_mode: bool) -> None:
     rng = random.Random(7)
-    count, each = 300, 4 if keep_mode else 3
+    count, each = 200, 4 if keep_mode else 3
     games = [anywhere(rng) for _ in range(count)]
     actions = [[0.0] * (2 * each) for _ in games]
     contacts = catches = goals = 0
-    for _ in range(150):
+    for _ in range(100):
         for k, game in enumerate(games):
             game.keep_mode = keep_mode
             if rng.random() < 0.1:
@@ -104,7 +104,7 @@ def test_tensors_play_as_the_scalar_reference(keep_mode: bool) -> None:
                 games[k] = anywhere(rng)
     assert contacts > 300
     assert goals > 50
-    assert catches > 100 if keep_mode else catches == 0
+    assert catches > 40 if keep_mode else catches == 0
 
 
 def recorded_cases() -> list[str]:
