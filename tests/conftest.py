@@ -220,6 +220,37 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def warmed_up(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Run a tiny study, and freeze what it leaves: forked processes need not do the same again.
+
+    The first study of a process takes a second longer than a further one.
+    """
+    from tests.optimize.conftest import run_tiny_study
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SWEEPD_KERNELS", "SWEEPD_STORAGE"):
+            patch.delenv(name, raising=False)
+        run_tiny_study(tmp_path_factory.mktemp("warm"))
+    end_loading()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def forked_python(
+    warmed_up: None,  # noqa: ARG001
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Path]:
+    """Let `sys.executable` fork a copy of this process, as it is now: it has imported torch."""
+    from tests.forks import Forks
+
+    with Forks(tmp_path_factory.mktemp("forked") / "forks").served() as python:
+        monkeypatch.setattr(sys, "executable", str(python))
+        yield python
+
+
+@pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real bars next to the checkout; tests that need it skip where it is absent."""
     folder = SHARED / "data"

@@ -60,8 +60,14 @@ def test_all_programs_are_listed() -> None:
 
 @pytest.mark.parametrize("name", with_extra(PROGRAMS, ("own_agent",)))
 def test_example(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
+    if name == "training_function":  # each trial is a process
+        request.getfixturevalue("forked_python")
     np.save(folder / "obs.npy", np.zeros((3, 35), np.float32))
     arguments = [str(BUNDLE), "obs.npy", "actions.npy"] if name == "act_without_sweepd" else []
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])

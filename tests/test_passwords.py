@@ -215,6 +215,7 @@ def _tables(url: str) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warmed_up")
 def test_no_secret_is_anywhere_after_a_study_and_its_promotion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgresql_database: str
 ) -> None:

@@ -65,7 +65,7 @@ from tests.optimize.study.test_race_study import spec
 from tests.optimize.study_files import make_handle
 
 Floats = NDArray[np.float64]
-REPEATS, EPISODES, RUNGS = 2000, 40, 2
+REPEATS, EPISODES, RUNGS = 1000, 40, 2
 SOLVED, RANGE = 475.0, (0.0, 500.0)
 
 

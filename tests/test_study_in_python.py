@@ -24,7 +24,7 @@ from tests.optimize.conftest import SPACE
 
 GAME: dict[str, Any] = {
     "env": "cartpole",
-    "budget": 1024,
+    "budget": 512,
     "rungs": 2,
     "seeds": 2,
     "episodes": 4,
@@ -150,11 +150,11 @@ def test_the_same_name_joins_and_other_settings_are_refused() -> None:
     assert len(again.trials()) == 1
     assert again.run(2)
     assert len(again.trials()) == 2
-    with pytest.raises(sweepd.InputError, match="budget = 1024, and now it is 2048"):
-        sweepd.create_study("game", budget=2048)
+    with pytest.raises(sweepd.InputError, match="budget = 512, and now it is 1024"):
+        sweepd.create_study("game", budget=1024)
     # As with the command, the flags are recorded.
     flags = study.optuna.user_attrs[FLAGS_KEY]
-    assert (flags["env"], flags["budget"], flags["study_name"]) == ("cartpole", 1024, "game")
+    assert (flags["env"], flags["budget"], flags["study_name"]) == ("cartpole", 512, "game")
 
 
 def test_a_market_from_study_to_windows(folder: Path) -> None:

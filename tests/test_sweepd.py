@@ -152,6 +152,7 @@ def test_new_best_trials_are_evaluated_in_the_background(
     assert judge.process is first  # a failure to start does not stop training
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_finished_studies_are_evaluated_in_a_separate_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,11 +80,11 @@ def test_a_game_is_trained_longer_with_new_seeds_and_exact_numbers() -> None:
     assert ours.env_params == theirs.env_params
     assert ours.seed != theirs.seed
     assert len(ours.scores or ()) == 3
-    assert (handle.spec.budget, handle.spec.rungs) == (2048, 4)
+    assert (handle.spec.budget, handle.spec.rungs) == (1024, 4)
 
     found = json.loads((handle.run_dir / "run.json").read_text())
     assert found["origin"] == {"study": "game", "trial": 1, "value": chosen.value}
-    assert [rung["steps"] for rung in found["rungs"]] == [512, 1024, 1536, 2048]
+    assert [rung["steps"] for rung in found["rungs"]] == [256, 512, 768, 1024]
     last = found["rungs"][-1]
     assert last["seeds"] == list(ours.scores or ())
     assert last["low"] < last["mean"] < last["high"]
@@ -93,7 +93,7 @@ def test_a_game_is_trained_longer_with_new_seeds_and_exact_numbers() -> None:
     # The same command continues or reports it; another budget is refused.
     run("--trial", "game#1", "--budget", "2x", "--seeds", "3")
     assert len(handle_of("game-run1").trials()) == 1
-    assert "budget = 2048, and now it is 3072" in refuse(
+    assert "budget = 1024, and now it is 1536" in refuse(
         "--trial", "game#1", "--budget", "3x", "--seeds", "3"
     )
     assert "not this run" in refuse("--trial", "game#0", "--study-name", "game-run1")

@@ -125,8 +125,6 @@ def test_it_works_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     file, shape = run(installed / "python", "-c", USES, folder=tmp_path).splitlines()
     assert Path(file).is_relative_to(installed.parent)
     assert shape == "(4,)"
-    words = ("train", "--env", "cartpole", "--no-auto-deploy", *TINY)
-    assert "trial 0 complete" in run(installed / "sweepd", *words, folder=tmp_path)
     assert run(installed / "sweepd", "--version", folder=tmp_path).startswith("sweepd ")
 
 

@@ -249,7 +249,7 @@ CASES = [
     ),
     Case(
         "startup",
-        "--runs 1 --trials 24 --bars 100",
+        "--runs 1 --trials 6 --bars 60",
         ("machine.processor", "commands.python.processor", "commands.status.memory"),
         {"startup.COMMANDS": {"python": PYTHON, "status": (*PYTHON[:1], "-m", "sweepd", "status")}},
     ),

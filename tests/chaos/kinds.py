@@ -51,7 +51,7 @@ class Kind(ABC):
 class MarketKind(Kind):
     """A tiny market, whose trials are trained again without disturbance."""
 
-    flags = (*TRAIN, "--budget", "960")
+    flags = (*TRAIN, "--budget", "480")
 
     def prepare(self, folder: Path) -> None:
         write_bars(make_planted_market(3, assets=2, bars=700), folder / "bars")

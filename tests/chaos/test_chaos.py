@@ -12,6 +12,7 @@ from tests.chaos.kinds import KINDS
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warmed_up")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_study_survives_its_workers(tmp_path: Path, kind: str) -> None:
     KINDS[kind].prepare(tmp_path)

@@ -338,6 +338,7 @@ CASES: dict[str, Callable[[Recorder], None]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warmed_up")
 @pytest.mark.timeout(1200)  # a busy machine needs many times its processor time
 @pytest.mark.parametrize("case", CASES)
 def test_golden_files(

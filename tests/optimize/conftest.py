@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import multiprocessing
 import os
 import sys
@@ -166,6 +168,19 @@ class Running:
 
 
 Sweepd = Callable[..., Running]
+
+
+def run_tiny_study(folder: Path) -> None:
+    """Run a study of one trial of the tiny market in this process, in a folder."""
+    write_bars(make_planted_market(3, assets=2, bars=700), folder / "bars")
+    (folder / "tiny.toml").write_text(SPACE)
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        search_app()(["train", *TRAIN, "--n-trials", "1"], standalone_mode=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def studies_run_before(warmed_up: None) -> None:
+    """Most tests of this folder fork processes that run a study."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

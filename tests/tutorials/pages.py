@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.tutorials.forks import Forks
+from tests.forks import Forks
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(

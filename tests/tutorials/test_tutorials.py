@@ -59,6 +59,7 @@ def test_a_tutorial_says_how_long_it_takes_and_is_short(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warmed_up")
 @pytest.mark.timeout(900)  # processes that each import torch: minutes on a busy machine
 @pytest.mark.parametrize("name", SMALLER)
 def test_a_tutorial(name: str, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_json_has_every_recorded_number() -> None:
     for name in ("seed", "shape"):
         assert found[name] == trial.user_attrs[f"sweepd:{name}"]
     assert found["ppo"] == trial.user_attrs["sweepd:ppo_params"]
-    assert (found["environment"], found["budget"]) == ("gym:CartPole-v1", 1024)
+    assert (found["environment"], found["budget"]) == ("gym:CartPole-v1", 512)
 
 
 @pytest.mark.parametrize("to", [Format.SB3, Format.ZOO3, Format.CLEANRL])

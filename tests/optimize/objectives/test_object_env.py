@@ -15,6 +15,8 @@ import pytest
 
 import sweepd
 import sweepd.wrappers
+from sweepd.envs.external import vec_env
+from sweepd.envs.external.layouts import choose_layout
 from sweepd.envs.external.objects import environment_name, parameter_texts, wrapper_texts
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.keys import FLAGS_KEY
@@ -116,6 +118,7 @@ if __name__ == "__main__":  # the imports, too: each worker process would need s
 """
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_what_a_script_defines_and_registers_is_found_by_other_processes(folder: Path) -> None:
     (folder / "own_script.py").write_text(ENV + SCRIPT)
     elsewhere = folder / "elsewhere"
@@ -154,6 +157,13 @@ def test_what_a_script_defines_and_registers_is_found_by_other_processes(folder:
     assert "--env own_script:Walk: No module named 'own_script'" in lost.stdout + lost.stderr
 
 
+@pytest.fixture
+def measured_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure which layout is fastest, as outside of the tests."""
+    monkeypatch.setattr(vec_env, "choose_layout", choose_layout)
+
+
+@pytest.mark.usefixtures("measured_layouts", "forked_python")
 def test_a_script_without_a_guard_says_what_to_do(folder: Path) -> None:
     text = textwrap.dedent("""
         import sweepd, time

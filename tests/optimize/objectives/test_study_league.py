@@ -416,8 +416,8 @@ def test_a_worker_killed_in_a_league_batch_changes_no_number(
 ) -> None:
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     opponents = "league=0.8,past=0.2"
-    start(alone, train_words(alone, 2, opponents, seeds=1, budget=7680)).finish(seconds=BUSY)
-    words = train_words(killed, 2, opponents, seeds=1, budget=7680)
+    start(alone, train_words(alone, 2, opponents, seeds=1, budget=3840)).finish(seconds=BUSY)
+    words = train_words(killed, 2, opponents, seeds=1, budget=3840)
     monkeypatch.setattr(pace, "FIRST", 0.05)
     monkeypatch.setattr(pace, "EVERY", 0.05)
     monkeypatch.setattr(pace, "SHARE", 1.0)

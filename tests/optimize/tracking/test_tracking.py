@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 import json
 import shutil
@@ -43,6 +44,13 @@ needs_wandb = pytest.mark.skipif(
 pytestmark = pytest.mark.slow
 STEPS = (64, 128, 192)  # of the tiny study's rungs
 THREE = ("--n-trials", 3, "--trials-per-batch", 3)
+
+
+@pytest.fixture(scope="module")
+def libraries() -> None:
+    """Import MLflow once: the senders are forks of this process."""
+    for name in ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store"):
+        importlib.import_module(name)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +97,7 @@ def expected(folder: Path) -> dict[str, Picture]:
 
 
 @needs_mlflow
+@pytest.mark.usefixtures("libraries", "forked_python")
 def test_mlflow_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
     words = ("train", "--n-trials", 9, "--pruner", "median", "--track", "mlflow")
     sweepd(*words).finish()
@@ -132,7 +141,7 @@ def test_mlflow_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
 
 @needs_wandb
 def test_wandb_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
-    words = ("train", "--n-trials", 9, "--pruner", "median", "--track", "wandb")
+    words = ("train", "--n-trials", 6, "--pruner", "median", "--track", "wandb")
     sweepd(*words).finish()
     folder = open_handle(market).run_dir / "wandb"
     if set(wandb_runs(folder)) != set(expected(market)):
@@ -269,6 +278,7 @@ def test_a_server_that_dies_and_returns_has_everything(tmp_path: Path) -> None:
 
 
 @needs_mlflow
+@pytest.mark.usefixtures("libraries", "forked_python")
 @pytest.mark.parametrize("server", ["refuses", pytest.param("hangs", marks=pytest.mark.extra)])
 def test_an_unreachable_server_stops_nothing_and_is_made_up_for(
     market: Path, sweepd: Sweepd, server: str, monkeypatch: pytest.MonkeyPatch

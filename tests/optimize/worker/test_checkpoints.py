@@ -134,7 +134,7 @@ def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
 def test_a_trial_killed_within_a_rung_resumes_from_its_last_checkpoint(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = ("--n-trials", 2, "--budget", 4800, "--rungs", 1, *INDEPENDENT)
+    study = ("--n-trials", 1, "--budget", 2400, "--rungs", 1, *INDEPENDENT)
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(pace, "FIRST", 0.05)
     monkeypatch.setattr(pace, "EVERY", 0.05)

@@ -48,7 +48,7 @@ HERE = os.getpid()
 def test_a_suspended_worker_drops_its_lost_trial_and_takes_another(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, *INDEPENDENT)
+    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 480, *INDEPENDENT)
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     monkeypatch.setattr(
         train_command,
@@ -85,7 +85,7 @@ def test_a_suspended_worker_drops_its_lost_trial_and_takes_another(
 def test_a_worker_whose_main_thread_hangs_loses_its_trials(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 960, *INDEPENDENT)
+    study = ("--n-trials", 2, "--trials-per-batch", 1, "--budget", 480, *INDEPENDENT)
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
     options = functools.partial(WorkerOptions, beat_seconds=0.2, grace_seconds=1.5)
     stepped = Activity.stepped

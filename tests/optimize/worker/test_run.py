@@ -23,6 +23,7 @@ from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.specs import CryptoSpec
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import Sweepd, search_app
+from tests.optimize.study_files import wait_for
 
 CONFIG: dict[str, Any] = {
     "data": {"dir": "bars"},
@@ -109,12 +110,12 @@ def test_costs_are_those_of_the_study(folder: Path) -> None:
 
 
 def test_the_same_command_continues_a_killed_run_exactly(folder: Path, sweepd: Sweepd) -> None:
-    written(folder, train={"budget": 9_600, "rungs": 12})
+    written(folder, train={"budget": 2_400, "rungs": 6})
     sweepd("run", "one.toml", "--gpu", "cpu", "--out", "whole").finish()
     whole = handle_of(folder / "whole")
     cut = sweepd("run", "one.toml", "--gpu", "cpu", "--out", "cut")
-    while not (folder / "cut").exists() or not list((folder / "cut").rglob("checkpoint-*")):
-        assert not cut.ended
+    wait_for(lambda: cut.ended or list(folder.rglob("cut/**/checkpoint-*")))
+    assert not cut.ended
     cut.process.kill()
     cut.process.join()
     text = sweepd("run", "one.toml", "--gpu", "cpu", "--out", "cut").finish()
@@ -185,10 +186,11 @@ def test_a_run_may_start_from_other_weights(folder: Path, monkeypatch: pytest.Mo
 def test_a_run_may_start_from_the_newest_checkpoint_of_a_trial(
     folder: Path, sweepd: Sweepd
 ) -> None:
-    written(folder, "source", train={"seed": 5, "budget": 9_600, "rungs": 12})
+    written(folder, "source", train={"seed": 5, "budget": 2_400, "rungs": 6})
     cut = sweepd("run", "source.toml", "--gpu", "cpu")
-    while not (found := sorted((folder / "runs").rglob("checkpoint-*.safetensors"))):
-        assert not cut.ended
+    wait_for(lambda: cut.ended or list(folder.rglob("runs/**/checkpoint-*.safetensors")))
+    found = sorted((folder / "runs").rglob("checkpoint-*.safetensors"))
+    assert not cut.ended
     cut.process.kill()
     cut.process.join()
     trial = folder / "trial"

@@ -117,6 +117,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("functions_here", None)
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_study_of_a_function(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import functions_here  # type: ignore[import-not-found]
 
@@ -152,6 +153,7 @@ def test_a_study_of_a_function(folder: Path, capsys: pytest.CaptureFixture[str])
     assert "calling" not in done.stdout
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_function_may_return_several_values(folder: Path) -> None:
     import functions_here
 
@@ -199,6 +201,7 @@ def test_pruned_functions_are_asked_to_end_and_save(folder: Path) -> None:
         assert asked.exists() == (state == "PRUNED")
 
 
+@pytest.mark.usefixtures("forked_python")
 def test_a_function_goes_on_from_its_checkpoint(folder: Path) -> None:
     handle = command_study(
         folder, "", environment="python:functions_here:climbs", params=PARAMS, budget=10

@@ -2,8 +2,8 @@
 
 A new interpreter needs seconds to import torch; a fork of a test's process has it. The programs on
 the PATH are small clients. Each sends its words, folder, variables and standard files to this
-process, which forks a process that goes on with them; the client ends with its exit code. If a
-client is killed, its forked process is killed, too.
+process, which forks a process that goes on with them; the client ends with its exit code. SIGTERM
+is passed on; if a client is killed, its forked process is killed, too.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
-
-import optuna
 
 from tests.entry_point import become, enter
 
 # Isolated and without site-packages, it starts in 20 ms.
 _CLIENT = """\
-import json, os, socket, sys
+import json, os, signal, socket, sys
 name, files = {name!r}, [0, 1, 2]
 request = [name, sys.argv[1:], os.getcwd(), dict(os.environ), os.getpid()]
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     socket.send_fds(server, [b"f"], files)
     server.sendall(json.dumps(request).encode() + b"\\n")
+    signal.signal(signal.SIGTERM, lambda *_: server.sendall(b"t"))
     sys.exit(int(server.makefile().readline()))
 """
 
@@ -50,7 +49,8 @@ class _Fork:
 _PROGRAM = """\
 #!/bin/sh
 case "{name} $1 $2" in
-    "python -c "*|"python -m sweepd"|"python "[!-]?*|"sweepd "*)
+    "python -c "*|"python -m sweepd"|"python "[!-]?*|"sweepd "*|\\
+    "python -m sweepd.function"|"python -m sweepd.optimize.tracking.sender")
         exec '{python}' -IS '{source}' "$@";;
 esac
 exec '{python}' "$@"
@@ -96,9 +96,11 @@ class Forks:
             for file in ready:
                 if file == self._listener.fileno():
                     self._start()
-                elif file in clients:  # the client has ended, since it says nothing more
+                elif file in clients:
+                    # A client that says nothing more has ended.
+                    asked = signal.SIGTERM if clients[file].client.recv(1) else signal.SIGKILL
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(clients[file].pid, signal.SIGKILL)
+                        os.kill(clients[file].pid, asked)
             for file in ready & {*self._forks}:
                 self._end(file)
             if ready & {*files}:
@@ -110,6 +112,27 @@ class Forks:
         for file, fork in [*self._forks.items()]:
             os.kill(fork.pid, signal.SIGKILL)
             self._end(file)
+
+    @contextlib.contextmanager
+    def served(self) -> Iterator[Path]:
+        """Serve clients in a forked process until the end. Yields the program `python`."""
+        told, end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(end)
+                self.serve_until(told)
+                self.close()
+            finally:
+                os._exit(0)  # never back into the tests
+        os.close(told)
+        self._listener.close()
+        try:
+            yield self.path / "python"
+        finally:
+            os.write(end, b"end")  # closing it is not enough: other forked processes have it, too
+            os.close(end)
+            os.waitpid(pid, 0)
 
     def _start(self) -> None:
         client, _ = self._listener.accept()
@@ -146,7 +169,11 @@ def _become(request: Sequence[Any], files: Sequence[int]) -> NoReturn:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(variables)
+        paths = variables.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[:0] = [path for path in paths if path and path not in sys.path]
         signal.alarm(0)  # of the test's timeout
+        if words[0] == "-m":
+            sys.path.insert(0, os.getcwd())
         if words[:2] == ["-m", "sweepd"]:
             name, words = "sweepd", words[2:]
         if name == "sweepd":
@@ -157,16 +184,22 @@ def _become(request: Sequence[Any], files: Sequence[int]) -> NoReturn:
 
 
 def _run_python(words: Sequence[str]) -> None:
-    """Run what `python -c CODE …` or `python FILE …` runs."""
+    """Run what `python -c CODE …`, `python -m MODULE …` or `python FILE …` runs."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    optuna.logging.set_verbosity(optuna.logging.INFO)  # which tests change, as in a new interpreter
+    # What the process that imported optuna set is not this one's.
+    logging.getLogger("optuna").setLevel(logging.INFO)
     for handler in logging.getLogger("optuna").handlers:
         if isinstance(handler, logging.StreamHandler):
-            handler.setStream(sys.stderr)  # of this process, not of the one that imported optuna
+            handler.setStream(sys.stderr)
     if words[0] == "-c":
         sys.argv = ["-c", *words[2:]]
         sys.path.insert(0, "")
         exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif words[0] == "-m":
+        sys.argv = ["-m", *words[2:]]
+        sys.modules.pop(words[1], None)
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
-        sys.path.insert(0, str(Path(words[0]).resolve().parent))
-        runpy.run_path(words[0], run_name="__main__")
+        script = Path(words[0]).absolute()
+        sys.path.insert(0, str(script.resolve().parent))
+        runpy.run_path(str(script), run_name="__main__")
