@@ -38,6 +38,7 @@ class Field:
         kind: "text", "number", "check" or "choice".
         value: at first.
         hint: what is allowed.
+        low, high, step: of a number, as HTML has them; "" for no limit.
         choices: of a choice; "" is none of them.
         positional: whether the word is an argument instead of an option.
     """
@@ -48,6 +49,9 @@ class Field:
     kind: str = "text"
     value: str = ""
     hint: str = ""
+    low: str = ""
+    high: str = ""
+    step: str = "any"
     choices: Sequence[str] = ()
     positional: bool = False
 
@@ -370,7 +374,15 @@ class StudyActions:
             (),
             _link("/training", study=name),
             fields=[
-                Field("trial", "Trial", "--trial=", "number", hint="empty: all, the best first"),
+                Field(
+                    "trial",
+                    "Trial",
+                    "--trial=",
+                    "number",
+                    hint="empty: all, the best first",
+                    low="0",
+                    step="1",
+                ),
                 Field("slot", "Slot", "--slot=", hint="empty: that of the study's environment"),
             ],
             recorded=recorded,
@@ -454,8 +466,11 @@ def _parameter(axis: Mapping[str, Any], params: Mapping[str, Any]) -> Field:
             name, name, f"{name}=", "choice", text, choices=("", *choices), positional=True
         )
     hint = f"{axis['low']:g} … {axis['high']:g}"
-    hint += "" if off is None else f", or {off} (off)"
-    return Field(name, name, f"{name}=", value=text, hint=hint, positional=True)
+    if off is not None:
+        hint += f", or {off} (off)"
+        return Field(name, name, f"{name}=", value=text, hint=hint, positional=True)
+    low, high = str(axis["low"]), str(axis["high"])
+    return Field(name, name, f"{name}=", "number", text, hint, low=low, high=high, positional=True)
 
 
 def _link(path: str, **query: str) -> str:

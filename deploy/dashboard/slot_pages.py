@@ -143,7 +143,8 @@ class SlotPages:
             others = {one: state for one, state in slots.items() if one != name}
             alerts = [*view.alerts, *self._alerts_of(others), *self._study_alerts()[0]]
         except (InputError, RunError) as problem:
-            links = slot_links(known_slots(self._paper), None, request)
+            slots, alerts = known_slots(self._paper), self._study_alerts()[0]
+            links = slot_links(slots, None, request, alerts=sorted_alerts(alerts))
             return self._pages.render(
                 "paper.html", "/", problem, view=None, study=self._study(), **links
             )

@@ -154,8 +154,8 @@ class PaperSource:
             raise InputError(f"no slot in {folder} trades: {those}")
         if not names:
             raise InputError(
-                f"no slot in {folder} has a champion yet; to evaluate a study's candidates: "
-                f"{program()} promote{registry_flags(registry)}"
+                f"no slot in {folder} has a champion yet: nothing has been promoted "
+                f"({program()} promote{registry_flags(registry)})"
             )
         flags = registry_flags(registry)
         champions = {slot.name: slot.champion for slot in registry.slots()}

@@ -57,6 +57,13 @@ READING = ReportTerms(
             "what the fees took. Equal weight holds all assets in equal shares.",
         ),
         (
+            "A year over equal weight",
+            "The mean excess return of a bar on the median path, times the bars of a year, without "
+            "compounding, as in the information ratio. The returns in the table compound, and are "
+            "means over paths. Where prices fluctuate much, they can be ahead of equal weight while "
+            "the mean is behind.",
+        ),
+        (
             "Equity",
             "The value of one unit of money after fees, compared with holding all assets in equal "
             "shares; below it, the drawdown from the highest value. Cross-validation has one line per "

@@ -194,12 +194,19 @@
     location.assign(form.dataset.path + (query.size ? `?${query}` : ""));
   });
 
+  // An action is sent once. Its answer may take some seconds, as long as its command starts.
+  const actButtons = () => document.querySelectorAll("form.act button");
+  document.addEventListener("submit", (event) => {
+    if (event.target.matches("form.act")) for (const button of actButtons()) button.disabled = true;
+  });
+  addEventListener("pageshow", () => { for (const button of actButtons()) button.disabled = false; });
+
   // A video that could not be drawn: its address answers with a page that says why.
   function linkReason(image) {
     const link = document.createElement("a");
     link.href = image.src;
     link.textContent = "The video could not be drawn. Why?";
-    image.replaceWith(link);
+    image.closest("figure").replaceWith(link);
   }
   for (const image of document.querySelectorAll("img.video")) {
     if (image.complete && !image.naturalWidth) linkReason(image);

@@ -65,9 +65,11 @@ def _curves(running: Sequence[Mapping[str, Any]]) -> RenderableType | None:
         one["trial"]: COLOURS[place] if place < len(COLOURS) else "dim"
         for place, one in enumerate(reversed(ranked))
     }
-    title = Text("running: ")
+    title = Text("running: ", no_wrap=True, overflow="ellipsis")
     for one in ranked[: -len(COLOURS) - 1 : -1]:
         title.append(f"trial {one['trial']} {one['rungs'][-1][1]:+.4g}  ", colours[one["trial"]])
+    if all(len(one["rungs"]) == 1 for one in begun):
+        return title  # two rungs make a line
     lines = [Series(one["rungs"], colours[one["trial"]]) for one in ranked]
     return Plot(title, lines, "rung")
 

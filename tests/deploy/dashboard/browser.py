@@ -166,9 +166,13 @@ class Browser:
         found: list[str] = self.evaluate(RUN_AXE)
         return found
 
-    def picture(self, *, whole: bool = True) -> bytes:
-        """Return the page as a PNG; whole: not only what the window shows."""
-        answer = self._call("Page.captureScreenshot", captureBeyondViewport=whole)
+    def picture(self, *, height: int | None = None) -> bytes:
+        """Return the page as a PNG. height: pixels from its top; None for all of it."""
+        clip = {}
+        if height is not None:
+            width = self.evaluate("document.documentElement.clientWidth")
+            clip = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
+        answer = self._call("Page.captureScreenshot", captureBeyondViewport=True, **clip)
         return base64.b64decode(answer["data"])
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:

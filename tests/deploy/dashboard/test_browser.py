@@ -104,11 +104,16 @@ def test_a_slot_is_halted_in_the_browser(browser: Browser, acting: tuple[str, Pa
     assert trader is not None
     assert trader.halt is None, "not yet confirmed"
     browser.evaluate("document.querySelector('[name=reason]').value = 'it strays'")
-    browser.evaluate(click.format("'Halt silent-1h'"))
+    button = "document.querySelector('form.act button').click()"
+    browser.evaluate(f"{button}; {button}")  # a double click
     until = time.monotonic() + 60.0
     while "ended after" not in browser.evaluate("document.body.textContent"):
         assert time.monotonic() < until, browser.evaluate("document.body.textContent")
         browser.settle()
+    assert browser.evaluate("location.search") == "?number=1"
+    assert not browser.scrolls_sideways()
+    axe = axe_file()
+    assert axe is None or browser.violations(axe) == []
     trader = store.trader("silent-1h")
     assert trader is not None
     assert str(trader.halt).endswith("in the dashboard: it strays")
@@ -117,6 +122,19 @@ def test_a_slot_is_halted_in_the_browser(browser: Browser, acting: tuple[str, Pa
     text = browser.evaluate("document.body.textContent")
     assert "in the dashboard: it strays" in text
     assert "Resume …" in text
+
+
+def test_a_wrong_number_is_refused_before_a_command_starts(
+    browser: Browser, acting: tuple[str, Path]
+) -> None:
+    browser.open(f"{acting[0]}/?token={TOKEN}")
+    browser.open(f"{acting[0]}/actions/study/dry-run?study=btc")
+    browser.evaluate("document.querySelector('[name=trial]').value = '-1'")
+    browser.evaluate("document.querySelector('form.act button').click()")
+    browser.settle()
+    assert browser.evaluate("location.pathname") == "/actions/study/dry-run"
+    assert browser.evaluate("document.querySelector('input:invalid').name") == "trial"
+    assert not browser.evaluate("document.querySelector('form.act button').disabled")
 
 
 def test_a_link_of_a_notification_needs_the_token_once(

@@ -181,7 +181,7 @@ def verdict_of(page: str) -> str:
 def test_the_study_and_its_verdict_stand_on_the_first_page(made: Replayed, tmp_path: Path) -> None:
     text = get(made.asked, "/").text
     assert 'href="/training?study=btc"' in text
-    assert "Its folder has no verdict of the gate." in text
+    assert "No verdict of the gate yet." in text
     assert 'id="verdict"' not in text
     assert get(made.asked, "/report?study=btc").status_code == 404
     assert get(made.asked, "/report?study=../btc").status_code == 404

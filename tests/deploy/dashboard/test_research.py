@@ -37,7 +37,7 @@ from tests.optimize.study.test_insight import AXES, row
 from tests.optimize.study.test_race_study import fill, spec
 from tests.optimize.study_files import make_handle
 
-PAGES = ("/training/parameters", "/training/trials", "/training/compare")
+PAGES = ("/training", "/training/parameters", "/training/trials", "/training/compare")
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def test_missing_slots_and_studies_are_refused(made: Made, tmp_path: Path) -> No
             printed(folder, *arguments)
         assert says in str(refused.value)
     Registry(tmp_path).refuse("s", "no candidate passes")
-    with pytest.raises(InputError, match=r"has a champion yet; .*: sweepd promote --deployments"):
+    with pytest.raises(InputError, match=r"has a champion yet: .* \(sweepd promote --deployments"):
         printed(tmp_path, "--once")
 
 
