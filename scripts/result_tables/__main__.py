@@ -50,6 +50,8 @@ _MARKED = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TABLES: dict[str, Callable[[], str]] = {
     "train-crypto": partial(train_vs_peers, "crypto"),
     "train-cartpole": partial(train_vs_peers, "cartpole"),
+    "jax-crypto": partial(train_vs_peers, "crypto", "train_vs_jax"),
+    "jax-cartpole": partial(train_vs_peers, "cartpole", "train_vs_jax"),
     "trials-per-hour": trials_per_hour,
     "roofline": roofline,
     "gradient-steps": gradient_steps,

@@ -8,9 +8,9 @@ from typing import Any
 from scripts.result_tables.results import load, origin, ratio_text, table
 
 
-def train_vs_peers(task: str) -> str:
-    """Ratios to the fastest of three peers, by network and minibatch."""
-    cells = load("train_vs_peers")["speed"].values()
+def train_vs_peers(task: str, file: str = "train_vs_peers") -> str:
+    """Ratios to the fastest peer of a results file, by network and minibatch."""
+    cells = load(file)["speed"].values()
     found = {
         (cell["cell"]["width"], cell["cell"]["minibatch"]): cell
         for cell in cells
@@ -38,7 +38,7 @@ def train_vs_peers(task: str) -> str:
     ]
     machines = [cell["machine"] for cell in found.values()]
     head = [task, *(f"minibatch {size:,}" for size in minibatches)]
-    return table(head, rows) + origin("train_vs_peers", *machines)
+    return table(head, rows) + origin(file, *machines)
 
 
 def trials_per_hour() -> str:

@@ -294,7 +294,7 @@ def test_halted_trader_shows_reason_and_command(made: Made) -> None:
     found = made.view("halted-1h").health
     assert (found.state, found.level) == ("halted", "warning")
     assert "portfolio drawdown of 20.3%" in found.sentences[0]
-    assert "sells everything" in found.sentences[0]
+    assert "Holdings are sold first." in found.sentences[0]
     assert "resume halted-1h" in found.sentences[0]
 
 
