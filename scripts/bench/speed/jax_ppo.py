@@ -96,7 +96,7 @@ def _member(
             "critic": _network(critic, shape, 1, 1.0),
         }
         if not shape.if_discrete:
-            weights["log_std"] = jnp.full(shape.action_dim, params.initial_log_std)
+            weights["log_std"] = jnp.full(shape.action_dim, params.initial_log_std, jnp.float32)
         return weights, optimizer.init(weights), first(env, shape), key
 
     def collect(weights: dict[str, Any], carry: Any, _: None) -> tuple[Any, Any]:
