@@ -167,7 +167,7 @@ def test_finished_studies_are_evaluated_in_a_separate_process(
     console = Console(width=120, record=True, file=io.StringIO())
     sweepd.hooks.promote_best(handle, console)  # type: ignore[arg-type]
     said = console.export_text()
-    for words in ("PROMOTED", "Paper replay of", "sweepd trade --replay demo-1h"):
+    for words in ("PROMOTED", "Paper replay of", "sweepd trade --feed recorded demo-1h"):
         assert words in said
     assert (tmp_path / "elsewhere" / "registry.db").exists()
     handle.spec = open_study(fake.name, fake.storage).spec

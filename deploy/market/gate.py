@@ -255,10 +255,9 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
         return market_report(self.study, promotion, self.search, self.registry, self.bars_folder)
 
     def champion_commands(self, slot: str) -> Sequence[tuple[str, str]]:
-        replay = ("trade --replay", "replay the champion")
         if slot.startswith("demo-"):  # no venue sells what the demo market trades
-            return (replay,)
-        return (replay, ("trade", "trade it live, on paper"))
+            return (("trade --feed recorded", "trade the recorded bars, on paper"),)
+        return (("trade", "trade it live, on paper"), ("trade --replay", "replay the champion"))
 
     @staticmethod
     def bundle_facts(

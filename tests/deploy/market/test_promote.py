@@ -594,7 +594,7 @@ def test_after_a_study_the_verdict_the_replay_and_the_next_commands_are_printed(
         "Verdict",
         "Paper replay of",
         "agree with its canonical score",
-        f"sweepd trade --replay {SLOT}",
+        f"sweepd trade --feed recorded {SLOT}",
         "sweepd dashboard",
     ):
         assert words in text
