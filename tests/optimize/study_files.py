@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.specs import StudySpec
@@ -73,7 +78,7 @@ def count(folder: Path, query: str) -> int:
     where there is no table yet.
     """
     try:
-        with closing(
+        with contextlib.closing(
             sqlite3.connect(f"file:{folder}/runs/sweepd.db?mode=ro", uri=True)
         ) as connection:
             return int(connection.execute(query).fetchone()[0])
@@ -90,3 +95,22 @@ def training_begun(folder: Path) -> bool:
         )
         > 0
     )
+
+
+@contextlib.contextmanager
+def killed_at_checkpoint(pattern: str) -> Iterator[None]:
+    """Kill processes started within, as soon as a checkpoint whose path matches is written.
+
+    The pattern begins at the working directory of the process. A test that waits for the file, and
+    kills the process then, is too late where training is fast.
+    """
+    spent = CheckpointPace.spent
+
+    def then_kill(self: CheckpointPace, seconds: float) -> None:
+        spent(self, seconds)
+        if any(Path().glob(pattern)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointPace, "spent", then_kill)
+        yield

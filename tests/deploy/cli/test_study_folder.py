@@ -185,9 +185,9 @@ def test_the_printed_commands_run_as_printed(
     place = ("--deployments", "my deployments")
     printed = cli("promote", "--storage", "studies.db", "--slot", "mine", *place)
     lines = [line for line in printed.splitlines() if line.startswith(program())]
-    assert len(lines) == 2  # a replay, and a trader
+    assert len(lines) == 2  # a trader, and a replay
     words = shlex.split(
-        lines[0].removeprefix(program())
+        lines[1].removeprefix(program())
     )  # without comments, as an interactive zsh does
     assert words == ["trade", "--replay", "mine", *place]
     assert "agree with its canonical score" in cli(*words)

@@ -44,7 +44,7 @@ from tests.optimize.objectives.test_game_study import (
     same_alone_in_a_batch_and_after_a_stop,
     to_the_end,
 )
-from tests.optimize.study_files import make_handle, numbers, open_handle, wait_for
+from tests.optimize.study_files import killed_at_checkpoint, make_handle, numbers, open_handle
 from tests.optimize.worker.test_batch import advance_to
 
 RPS = "tests.envs.games.toys:RPS"
@@ -421,11 +421,9 @@ def test_a_worker_killed_in_a_league_batch_changes_no_number(
     monkeypatch.setattr(pace, "FIRST", 0.05)
     monkeypatch.setattr(pace, "EVERY", 0.05)
     monkeypatch.setattr(pace, "SHARE", 1.0)
-    worker = start(killed, words)
     # Its first checkpoint within the rung, between two rollouts against the first trial's player.
-    wait_for(lambda: worker.ended or list(killed.glob("runs/*/trial-00001/checkpoint-*")), BUSY)
-    worker.signal(signal.SIGKILL)
-    worker.finish(-signal.SIGKILL)
+    with killed_at_checkpoint("runs/*/trial-00001/checkpoint-*"):
+        start(killed, words).finish(-signal.SIGKILL, seconds=BUSY)
     begun = recorded(killed)
     assert [entry["trial"] for entry in begun[1]["opponents"]] == [0]
     assert open_handle(killed).trials()[1].state.name == "RUNNING"

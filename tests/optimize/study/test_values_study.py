@@ -36,7 +36,7 @@ from sweepd.optimize.worker.freeze import open_study, spec_flags
 from sweepd.optimize.worker.tracked import trial_picture
 from tests.optimize.conftest import Running, Sweepd
 from tests.optimize.objectives.command.programs import command_study, work_on
-from tests.optimize.study_files import numbers, open_handle, wait_for
+from tests.optimize.study_files import killed_at_checkpoint, numbers, open_handle
 
 CPU = torch.device("cpu")
 # The value grows with x, and so does the cost: every trial is on the frontier.
@@ -413,10 +413,8 @@ def test_a_market_with_two_values_resumes_after_a_kill(market: Path, sweepd: Swe
         *("--constraint", "max_drawdown<=0.9", "--budget", 960),
     )
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
-    worker = sweepd("train", *study)
-    wait_for(lambda: set(market.glob("runs/*/trial-*/checkpoint-*")) or worker.ended)
-    worker.signal(signal.SIGKILL)
-    worker.finish(-signal.SIGKILL)
+    with killed_at_checkpoint("runs/*/trial-*/checkpoint-*"):
+        sweepd("train", *study).finish(-signal.SIGKILL)
     sweepd("train", *study).finish()
     assert numbers(market) == numbers(market / "alone")
     handle = open_handle(market)

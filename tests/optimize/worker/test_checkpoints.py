@@ -21,7 +21,7 @@ from sweepd.optimize.objectives.run import WorkerHooks
 from sweepd.optimize.study.checkpoint import Checkpoint
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import INDEPENDENT, Sweepd
-from tests.optimize.study_files import numbers, open_handle, wait_for
+from tests.optimize.study_files import killed_at_checkpoint, numbers, open_handle
 from tests.optimize.worker.test_batch import advance_to, make_spec, plan, to_the_end
 
 
@@ -139,18 +139,9 @@ def test_a_trial_killed_within_a_rung_resumes_from_its_last_checkpoint(
     monkeypatch.setattr(pace, "FIRST", 0.05)
     monkeypatch.setattr(pace, "EVERY", 0.05)
     monkeypatch.setattr(pace, "SHARE", 1.0)
-    for kill in range(2):
-        worker = sweepd("train", *study)
-        if kill:
-            wait_for(lambda own=worker: "resumes from rung 0" in own.output.read_text())  # type: ignore[misc]
-        before = set(market.glob("runs/*/trial-*/checkpoint-*"))
-        wait_for(
-            lambda own=worker, b=before: (
-                set(market.glob("runs/*/trial-*/checkpoint-*")) - b or own.ended
-            )
-        )  # type: ignore[misc]
-        worker.signal(signal.SIGKILL)
-        worker.finish(-signal.SIGKILL)
+    with killed_at_checkpoint("runs/*/trial-*/checkpoint-*"):
+        sweepd("train", *study).finish(-signal.SIGKILL)
+        assert "resumes from rung 0" in sweepd("train", *study).finish(-signal.SIGKILL)
     sweepd("train", *study).finish()
     assert numbers(market) == numbers(market / "alone")
     found = []

@@ -39,7 +39,7 @@ from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.telemetry import Activity
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import INDEPENDENT, Sweepd
-from tests.optimize.study_files import count, numbers, open_handle, wait_for
+from tests.optimize.study_files import count, killed_at_checkpoint, numbers, open_handle, wait_for
 
 HERE = os.getpid()
 
@@ -274,14 +274,10 @@ def test_without_its_checkpoint_a_trial_restarts_with_the_same_numbers(
     study = ("--n-trials", 1, "--budget", 960, *INDEPENDENT, "--runs-dir")
     sweepd("train", *study, "alone/runs").finish()
     for damage in ("gone", "short"):
-        checkpoints = functools.partial(
-            market.glob, f"{damage}/runs/*/trial-00000/checkpoint-*.safetensors"
-        )
-        first = sweepd("train", *study, f"{damage}/runs")
-        wait_for(lambda files=checkpoints, worker=first: list(files()) or worker.ended)  # type: ignore[misc]
-        first.signal(signal.SIGKILL)
-        first.finish(-signal.SIGKILL)
-        files = list(checkpoints())
+        checkpoints = f"{damage}/runs/*/trial-00000/checkpoint-*.safetensors"
+        with killed_at_checkpoint(checkpoints):
+            sweepd("train", *study, f"{damage}/runs").finish(-signal.SIGKILL)
+        files = list(market.glob(checkpoints))
         assert files
         for file in files:
             if damage == "gone":

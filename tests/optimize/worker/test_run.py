@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.specs import CryptoSpec
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import Sweepd, search_app
-from tests.optimize.study_files import wait_for
+from tests.optimize.study_files import killed_at_checkpoint
 
 CONFIG: dict[str, Any] = {
     "data": {"dir": "bars"},
@@ -113,11 +114,8 @@ def test_the_same_command_continues_a_killed_run_exactly(folder: Path, sweepd: S
     written(folder, train={"budget": 2_400, "rungs": 6})
     sweepd("run", "one.toml", "--gpu", "cpu", "--out", "whole").finish()
     whole = handle_of(folder / "whole")
-    cut = sweepd("run", "one.toml", "--gpu", "cpu", "--out", "cut")
-    wait_for(lambda: cut.ended or list(folder.rglob("cut/**/checkpoint-*")))
-    assert not cut.ended
-    cut.process.kill()
-    cut.process.join()
+    with killed_at_checkpoint("cut/**/checkpoint-*"):
+        sweepd("run", "one.toml", "--gpu", "cpu", "--out", "cut").finish(-signal.SIGKILL)
     text = sweepd("run", "one.toml", "--gpu", "cpu", "--out", "cut").finish()
     assert "results in" in text
     handle = handle_of(folder / "cut")
@@ -187,12 +185,9 @@ def test_a_run_may_start_from_the_newest_checkpoint_of_a_trial(
     folder: Path, sweepd: Sweepd
 ) -> None:
     written(folder, "source", train={"seed": 5, "budget": 2_400, "rungs": 6})
-    cut = sweepd("run", "source.toml", "--gpu", "cpu")
-    wait_for(lambda: cut.ended or list(folder.rglob("runs/**/checkpoint-*.safetensors")))
+    with killed_at_checkpoint("runs/**/checkpoint-*.safetensors"):
+        sweepd("run", "source.toml", "--gpu", "cpu").finish(-signal.SIGKILL)
     found = sorted((folder / "runs").rglob("checkpoint-*.safetensors"))
-    assert not cut.ended
-    cut.process.kill()
-    cut.process.join()
     trial = folder / "trial"
     trial.mkdir()
     (trial / "checkpoint-000000002-r000-aa.safetensors").touch()
