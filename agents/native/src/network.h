@@ -76,21 +76,20 @@ struct Layout {
 // and its private copy.
 template <bool TO_PRIVATE>
 static void exchange(const Layout& n, const int64_t* places, float* flat, float* own) {
-    auto move = [](float* there, float* here) {
-        if (TO_PRIVATE) *here = *there; else *there = *here;
+    auto move = [](float* there, float* here, long size = 1) {
+        memcpy(TO_PRIVATE ? here : there, TO_PRIVATE ? there : here, size * sizeof(float));
     };
     if (TO_PRIVATE) memset(own, 0, n.size * sizeof(float));
     for (long l = 0; l < n.depth; l++) {
         float* from = flat + *places++;
-        for (long i = 0; i < n.inputs(l); i++)
-            for (long j = 0; j < n.width; j++)
-                move(from + i * n.width + j,
-                     own + n.weight[l] + (j / PANEL * n.inputs(l) + i) * PANEL + j % PANEL);
+        for (long j = 0; j < n.width; j += PANEL)
+            for (long i = 0; i < n.inputs(l); i++) {
+                float* row = own + n.weight[l] + (j / PANEL * n.inputs(l) + i) * PANEL;
+                if (j + PANEL <= n.width) move(from + i * n.width + j, row, PANEL);
+                else move(from + i * n.width + j, row, n.width - j);
+            }
     }
-    for (long l = 0; l < n.depth; l++) {
-        float* from = flat + *places++;
-        for (long j = 0; j < n.width; j++) move(from + j, own + n.bias[l] + j);
-    }
+    for (long l = 0; l < n.depth; l++) move(flat + *places++, own + n.bias[l], n.width);
     long first = 0;
     for (long columns : n.heads) {
         float* from = flat + *places++;
@@ -99,16 +98,12 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
                 move(from + i * columns + j,
                      own + n.last + (i / PANEL * n.out + first + j) * PANEL + i % PANEL);
         from = flat + *places++;
-        for (long j = 0; j < columns; j++) move(from + j, own + n.last_bias + first + j);
+        move(from, own + n.last_bias + first, columns);
         first += columns;
     }
-    if (*places >= 0)
-        for (long j = 0; j < n.out; j++) move(flat + *places + j, own + n.log_std + j);
+    if (*places >= 0) move(flat + *places, own + n.log_std, n.out);
     places++;
-    auto copy = [&](long at, long size) {
-        for (long j = 0; j < size; j++) move(flat + *places + j, own + at + j);
-        places++;
-    };
+    auto copy = [&](long at, long size) { move(flat + *places++, own + at, size); };
     if (n.items) {
         copy(n.embedding, n.items->vocabulary * n.items->width);
         copy(n.item_weight, (n.items->facts + n.items->features) * n.items->width);
