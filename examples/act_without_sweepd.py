@@ -34,10 +34,21 @@ ACTIVATIONS = {
 }
 
 
+def shared(member, observation):
+    """Pass the columns of each asset through the layer that all assets share; keep the others."""
+    blocks = member["entities"]["blocks"]
+    each = np.arange(member["entities"]["count"])[:, None]
+    columns = np.hstack([at + each * width + np.arange(width) for at, width in blocks])
+    vectors = observation[columns] @ member["entities.weight"].T + member["entities.bias"]
+    return np.concatenate([np.maximum(vectors, 0.0).ravel(), np.delete(observation, columns)])
+
+
 def act(members, observation):
     actions = []
     for member in members:
         hidden = (observation.astype(np.float64) - member["state_avg"]) / member["state_std"]
+        if "entities" in member:
+            hidden = shared(member, hidden)
         inner = [ACTIVATIONS[member.get("activation", "relu")]] * len(member["hidden"])
         for layer, activation in enumerate([*inner, np.tanh]):
             hidden = member[f"net.{2 * layer}.weight"] @ hidden + member[f"net.{2 * layer}.bias"]

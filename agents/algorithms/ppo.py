@@ -125,6 +125,7 @@ class PPO(Program):
         per_seat=True,
         running_scale=True,
         activations=True,
+        entities=True,
     )
     episode_state = (*Program.episode_state, "memory")
 

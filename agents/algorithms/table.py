@@ -114,7 +114,9 @@ class Algorithm:
         if unknown := shape.keys() - SIZES:
             raise ValueError(f"{min(unknown)!r} is not one of the sizes {', '.join(sorted(SIZES))}")
         tomllib.loads(space)
-        optional = {"activation": RELU} if program.supports.activations else {}
+        optional: dict[str, Any] = {"activation": RELU} if program.supports.activations else {}
+        if program.supports.entities:
+            optional["entity_width"] = 0
         native = [base.algorithm for base in (PPO, SAC, D3QN) if issubclass(program, base)]
         defaults: dict[str, Any] = {
             "curves": _curves(program.stats_type),

@@ -80,6 +80,7 @@ class Supported:
         per_seat: policies per seat (`Shape.policies`).
         running_scale: running statistics of observations (`Shape.running_scale`).
         activations: other activations than ReLU (`Shape.activation`).
+        entities: a layer that entities share (`Shape.entity_width`).
     """
 
     masks: bool = False
@@ -94,6 +95,7 @@ class Supported:
     per_seat: bool = False
     running_scale: bool = False
     activations: bool = False
+    entities: bool = False
 
     def check_env(self, algorithm: str, env: VecEnv) -> None:
         """Raise InputError for an environment that is not supported.
@@ -180,6 +182,10 @@ class Program(ABC):
         if shape.activation != RELU and not self.supports.activations:
             raise InputError(
                 f"activation must be {RELU!r} for {shape.algorithm}, not {shape.activation!r}."
+            )
+        if shape.entity_width and not self.supports.entities:
+            raise InputError(
+                f"entity_width must be 0 for {shape.algorithm}, not {shape.entity_width}."
             )
 
     # What an algorithm implements.
@@ -527,6 +533,8 @@ class Program(ABC):
         """Return, as JSON, the fields of the shape: a state fits programs in which they are equal."""
         fields = asdict(self.shape)
         del fields["slots"]  # a member's numbers do not depend on them
+        if not self.shape.entity_width:  # nor on entities that no layer reads
+            del fields["entities"], fields["entity_width"]
         # Through JSON, in which tuples are lists and types are names.
         found: dict[str, Any] = json.loads(json.dumps(fields, default=str))
         return found

@@ -29,12 +29,15 @@ from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.part import Part, offsets
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.spec import NetSpec
+from sweepd.envs.core.entities import Entities
 from sweepd.envs.core.items import Items
 from sweepd.envs.native import threads
 from sweepd.envs.native.structs import CStruct, c_struct
 
 SOURCE = Path(__file__).with_name("src") / "kernels.cpp"
-_Items, _Outputs, _Update = (c_struct(SOURCE, name) for name in ("Items", "Outputs", "Update"))
+_Items, _Entities, _Outputs, _Update = (
+    c_struct(SOURCE, name) for name in ("Items", "Entities", "Outputs", "Update")
+)
 _Numbers, _Stats = c_struct(SOURCE, "PPONumbers"), c_struct(SOURCE, "PPOStats")
 _Adam = c_struct(SOURCE, "AdamNumbers")
 
@@ -43,7 +46,7 @@ def places(spec: NetSpec, parts: Sequence[Part] | None = None) -> Tensor:
     """Return where the parts of a network are, in floats from its beginning.
 
     In the order of `exchange` in network.h: weights and biases of the hidden layers, weight and
-    bias of each head, log_std (-1 if there is none), items …, chain ….
+    bias of each head, log_std (-1 if there is none), items …, entities …, chain ….
 
     Args:
         spec: the network.
@@ -55,7 +58,7 @@ def places(spec: NetSpec, parts: Sequence[Part] | None = None) -> Tensor:
     names.append("action_std_log")
     if spec.items is not None:
         names += ["items.embedding", "items.weight", "items.bias"]
-    names += [part.name for part in spec.parts() if part.group == "chain"]
+    names += [part.name for part in spec.parts() if part.group in ("entities", "chain")]
     return torch.tensor([start.get(name, -1) for name in names])
 
 
@@ -151,6 +154,23 @@ def _item_layout(items: Items | None, item_width: int) -> CStruct | None:
     )
 
 
+def _entity_layout(entities: Entities | None, width: int, columns: int) -> CStruct | None:
+    if entities is None or not width:
+        return None
+    # Columns that follow each other are copied together.
+    order = entities.order(columns)
+    begins = [k for k, at in enumerate(order) if not k or at != order[k - 1] + 1]
+    ends = [*begins[1:], columns]
+    pieces = [(order[begin], end - begin) for begin, end in zip(begins, ends, strict=True)]
+    return _Entities(
+        count=entities.count,
+        columns=entities.width,
+        width=width,
+        pieces=len(pieces),
+        piece=torch.tensor(pieces),
+    )
+
+
 class NetKernel:
     """The outputs of networks for normalised observations: their second forward pass.
 
@@ -180,6 +200,7 @@ class NetKernel:
             places=places(spec) if at is None else at,
             head_sizes=torch.tensor([*spec.heads.values()]),
             items=_item_layout(spec.items, spec.item_width),
+            entities=_entity_layout(spec.entities, spec.entity_width, spec.columns),
         )
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -254,6 +275,10 @@ class UpdateKernel:
             sets=sets,
             seat_column=shape.seat_column or 0,
             items=_item_layout(shape.items, shape.item_width),
+            entities=tuple(
+                _entity_layout(shape.entities, shape.entity_width, columns)
+                for columns in (shape.state_dim, shape.obs_dim)
+            ),
             options=torch.tensor(shape.choices),
             places=tuple(places(net.spec) for net in nets),
             flat=weights,

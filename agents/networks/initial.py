@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sweepd.agents.networks import activation
+from sweepd.agents.networks.entities import new_entity_weights
 from sweepd.agents.networks.items import new_item_weights
 from sweepd.agents.networks.normaliser import neutral
 from sweepd.agents.networks.portable import OrthogonalInDouble
@@ -77,6 +78,8 @@ def own_weights(spec: NetSpec) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = nn.ModuleDict(modules).state_dict()
     if spec.items is not None:
         weights |= new_item_weights(spec.items, spec.item_width)
+    if spec.entities is not None:
+        weights |= new_entity_weights(spec.entities, spec.entity_width)
     for name, width in zip(spec.trunk, spec.hidden, strict=True):
         weights |= activation.new_weights(spec.activation, name, width)
     # Zeros: choices are independent at first.

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sweepd.agents.networks.activation import activated
 from sweepd.agents.networks.convolution import convolved
+from sweepd.agents.networks.entities import EntityEncoder
 from sweepd.agents.networks.items import ItemEncoder
 from sweepd.agents.networks.layers import affine
 from sweepd.agents.networks.normaliser import neutral, normalised
@@ -56,8 +57,13 @@ class Net:
             name: flat.new_full((len(flat), 1, size), neutral(name))
             for name, size in spec.normalisers.items()
         }
-        self._encoder = (
+        self._items = (
             None if spec.items is None else ItemEncoder(spec.items, flat.dtype, flat.device)
+        )
+        self._entities = (
+            None
+            if spec.entities is None
+            else EntityEncoder(spec.entities, spec.columns, flat.device)
         )
 
     @classmethod
@@ -102,14 +108,16 @@ class Net:
             x = x.repeat_interleave(spec.policies, 0)
         if spec.image is not None:
             x = convolved(weights, spec.image, spec.filters, x)
-        elif self._encoder is not None:
-            x = self._encoder(weights, x)
+        elif self._items is not None:
+            x = self._items(weights, x)
+        elif self._entities is not None:
+            x = self._entities(weights, x)
         else:
             x = x[..., : spec.inputs]
         if not spec.trunk:
             return x
         weight, bias = (weights[f"{spec.trunk[0]}.{part}"] for part in ("weight", "bias"))
-        return affine(x, weight if self._encoder is None else self._encoder.folded(weight), bias)
+        return affine(x, weight if self._items is None else self._items.folded(weight), bias)
 
     def output(self, x: Tensor, top: Tensor) -> Tensor:
         """Return the outputs that act, (N, rows, outputs).

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from sweepd.agents.networks.activation import ACTIVATIONS, RELU
+from sweepd.agents.networks.entities import ROUND
 from sweepd.agents.networks.recurrence import GATES
 from sweepd.envs.core.env_spec import BYTES, EnvSpec
 from sweepd.envs.core.vec_env import VecEnv
@@ -44,6 +45,8 @@ class Shape(EnvSpec):
         buffer: transitions that a member's replay buffer holds (all other algorithms).
         autoregressive: whether a choice depends on the earlier choices of the same action.
         item_width: numbers that encode an item.
+        entity_width: numbers that encode an entity (`EnvSpec.entities`), a multiple of 16; 0: networks
+            read the columns as they are.
         recurrent: "gru" or "lstm" for recurrent networks, else "".
         bptt: steps of truncated backpropagation through time, of recurrent networks.
         policies: "shared" if a member has one actor and critic, "per-seat" if it has one of each
@@ -64,6 +67,7 @@ class Shape(EnvSpec):
     buffer: int = 65_536
     autoregressive: bool = False
     item_width: int = 16
+    entity_width: int = 0
     recurrent: str = ""
     bptt: int = 16
     policies: str = SHARED
@@ -89,6 +93,11 @@ class Shape(EnvSpec):
             raise InputError(
                 "autoregressive needs actions of several choices; action_dims is "
                 f"{self.action_dims}."
+            )
+        check_entity_width(self.entity_width)
+        if self.entity_width and self.entities is None:
+            raise InputError(
+                f"entity_width must be 0, not {self.entity_width}: the environment has no entities."
             )
         if self.recurrent not in {"", *GATES}:
             raise InputError(
@@ -161,6 +170,12 @@ def check_activation(activation: object) -> None:
     """Raise InputError unless `activation` is one of `ACTIVATIONS`."""
     if activation not in ACTIVATIONS:
         raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}.")
+
+
+def check_entity_width(width: object) -> None:
+    """Raise InputError unless `width` is 0 or a multiple of 16."""
+    if not isinstance(width, int) or width < 0 or width % ROUND:
+        raise InputError(f"entity_width must be 0 or a multiple of {ROUND}, not {width!r}.")
 
 
 def check_policies(policies: object) -> None:

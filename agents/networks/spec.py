@@ -17,6 +17,8 @@ tensors, of PPO's networks:
 - convolutions of images: conv.0.weight, conv.0.bias, … as in torch's Conv2d, ReLU after each;
 - items that are looked up by id: items.embedding, items.weight (where ids have facts or items
   features), items.bias (`sweepd.agents.networks.items`);
+- entities that one shared layer reads: entities.weight, entities.bias
+  (`sweepd.agents.networks.entities`);
 - a recurrent layer before the last one: rnn.weight_ih, … as in torch's GRUCell or LSTMCell;
 - autoregressive choices: chain.k.weight (size of choice k, sizes of those before), what each chosen
   option of the earlier choices adds to the logits of choice k;
@@ -38,12 +40,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sweepd.agents.networks import activation, convolution, items, recurrence
+from sweepd.agents.networks import activation, convolution, entities, items, recurrence
 from sweepd.agents.networks.activation import ACTIVATIONS, RELU
 from sweepd.agents.networks.convolution import Filters
 from sweepd.agents.networks.normaliser import clip_of
 from sweepd.agents.networks.part import Part, aligned
 from sweepd.agents.networks.shape import PER_SEAT, Shape
+from sweepd.envs.core.entities import Entities
 from sweepd.envs.core.items import Items
 from sweepd.envs.support.errors import InputError
 
@@ -108,6 +111,8 @@ class NetSpec:
         filters: the convolutions of images.
         items: layout of observations with items that are looked up by id; None: there are none.
         item_width: numbers that encode an item.
+        entities: columns of things of a kind; None: there are none, or the first layer reads them.
+        entity_width: numbers that encode an entity.
         cell: "gru" or "lstm" for a recurrent layer, else "".
         choices: sizes of the choices of an action of several; () for a single one, or numbers.
         autoregressive: whether a choice depends on the earlier ones.
@@ -128,6 +133,8 @@ class NetSpec:
     filters: tuple[Filters, ...] = ()
     items: Items | None = None
     item_width: int = 0
+    entities: Entities | None = None
+    entity_width: int = 0
     cell: str = ""
     choices: tuple[int, ...] = ()
     autoregressive: bool = False
@@ -142,17 +149,17 @@ class NetSpec:
 
     def _problems(self) -> list[tuple[bool, str]]:
         plain = self.kind in {"ActorPPO", "ActorDiscretePPO", "CriticPPO"}
-        extras = [self.image, self.items, self.cell, self.choices, self.seat_column]
+        extras = [self.image, self.items, self.entities, self.cell, self.choices, self.seat_column]
         sizes = [self.columns, self.actions, *self.hidden, *self.choices]
         return [
             (self.kind not in KINDS, f"there is no kind {self.kind!r}"),
             (self.activation not in ACTIVATIONS, f"there is no activation {self.activation!r}"),
             (min(sizes) < 1, f"sizes {sizes}, all of which must be at least 1"),
-            (not self.hidden and bool(self.items or self.cell),
-             "items and recurrent layers need a hidden layer"),
+            (not self.hidden and bool(self.items or self.entities or self.cell),
+             "items, entities and recurrent layers need a hidden layer"),
             (self.clip is not None and not self.clip > 0, f"clip {self.clip}, which is not above 0"),
             (not plain and any(part not in (None, "", ()) for part in extras),
-             f"{self.kind} has neither images, items, cells, choices nor policies per seat"),
+             f"{self.kind} has neither images, items, entities, cells, choices nor policies per seat"),
             (bool(self.choices) and sum(self.choices) != self.actions,
              f"choices {list(self.choices)} that do not sum to {self.actions} actions"),
             (self.autoregressive and len(self.choices) < 2, "autoregressive, without choices"),
@@ -162,6 +169,8 @@ class NetSpec:
              f"{self.columns} columns, image {self.image} and filters {list(self.filters)}"),
             (self.items is not None and (self.items.columns != self.columns or self.item_width < 1),
              f"{self.columns} columns, and items that do not fill them"),
+            (self.entities is not None and (self.entity_width < 1 or bool(self.items or self.image)),
+             f"entities with entity_width {self.entity_width}, items {self.items} and image {self.image}"),
             (self.seat_column is not None and not 0 <= self.seat_column < self.columns,
              f"seat_column {self.seat_column}, which no observation has"),
         ]  # fmt: skip
@@ -216,6 +225,8 @@ class NetSpec:
             filters=() if image is None else convolution.filters_for(image),
             items=shape.items,
             item_width=0 if shape.items is None else shape.item_width,
+            entities=shape.entities if shape.entity_width else None,
+            entity_width=0 if shape.entities is None else shape.entity_width,
             cell=shape.recurrent,
             choices=shape.action_dims,
             autoregressive=shape.autoregressive and kind == "ActorDiscretePPO",
@@ -263,6 +274,8 @@ class NetSpec:
             return convolution.features(self.image, self.filters)
         if self.items is not None:
             return items.item_inputs(self.items, self.item_width)
+        if self.entities is not None:
+            return entities.entity_inputs(self.entities, self.entity_width, self.columns)
         return self.columns + (self.actions if self.kind == "CriticTwin" else 0)
 
     @functools.cached_property
@@ -322,6 +335,7 @@ def _reader() -> Any:
 def _parts(spec: NetSpec) -> tuple[Part, ...]:
     parts = convolution.parts(spec.image, spec.filters)
     parts += items.parts(spec.items, spec.item_width)
+    parts += entities.parts(spec.entities, spec.entity_width)
     inputs = spec.inputs
     for layer, (name, width) in enumerate(zip(spec.trunk, spec.hidden, strict=True)):
         parts += _linear(name, inputs, width, ("hidden" if layer else "first", "bias"))
@@ -344,7 +358,7 @@ def _parts(spec: NetSpec) -> tuple[Part, ...]:
 
 # First what actors and critics have in common, then what they have of their own.
 _GROUPS = (
-    *("hidden", "bias", "filters", "filter bias", "cell", "items", "activation"),
+    *("hidden", "bias", "filters", "filter bias", "cell", "items", "entities", "activation"),
     *("first", "out", "out bias", "deviation", "chain"),
 )
 

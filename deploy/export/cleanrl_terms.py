@@ -6,7 +6,15 @@ commit fe8d8a0).
 
 from __future__ import annotations
 
-from sweepd.deploy.export.sb3_terms import BPTT, ITEMS, PER_SEAT, SB3_DQN, SB3_PPO, SB3_SAC
+from sweepd.deploy.export.sb3_terms import (
+    BPTT,
+    ENTITIES,
+    ITEMS,
+    PER_SEAT,
+    SB3_DQN,
+    SB3_PPO,
+    SB3_SAC,
+)
 from sweepd.deploy.export.terms import Lost, Peer, Term, Values, lost, same, whole
 
 
@@ -82,6 +90,7 @@ def _clean_ppo(script: str, *own: Lost) -> Peer:
             lost("recurrent", "", "ppo_atari_lstm.py has an LSTM, for images"),
             BPTT,
             ITEMS,
+            ENTITIES,
             PER_SEAT,
         ),
         SB3_PPO.differences,

@@ -102,6 +102,9 @@ PER_SEAT = lost("policies", "shared", "a model has one policy")
 # Sizes that only recurrent networks and item encoders have.
 BPTT = Lost("bptt", lambda v: not v["recurrent"], "see recurrent")
 ITEMS = Lost("item_width", is_one_of("item_width", 16), "there is no encoder of items")
+ENTITIES = Lost(
+    "entity_width", is_one_of("entity_width", 0), "there is no layer that entities share"
+)
 
 SB3_PPO = Peer(
     "PPO",
@@ -141,6 +144,7 @@ SB3_PPO = Peer(
         NO_RECURRENCE,
         BPTT,
         ITEMS,
+        ENTITIES,
         PER_SEAT,
     ),
     (

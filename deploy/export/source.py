@@ -23,6 +23,7 @@ SHAPE_DEFAULTS: Mapping[str, Any] = {
     "recurrent": "",
     "bptt": 16,
     "item_width": 16,
+    "entity_width": 0,
     "policies": "shared",
 }
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from sweepd.envs.core.entities import Entities
 from sweepd.envs.core.items import Items
 from sweepd.envs.support.errors import InputError
 
@@ -41,6 +42,8 @@ class EnvSpec:
             order. None otherwise.
         items: how the columns are laid out, if observations are bytes with items that networks look
             up by id. None otherwise.
+        entities: which columns describe several things of a kind, which networks may read by one
+            shared layer. None if there are none.
         seat_column: column of observations that tells which seat's they are, for learners with a
             policy for each seat: 0 for one, 1 for the other. None if there is none.
 
@@ -59,6 +62,7 @@ class EnvSpec:
     obs_dtype: str = FLOAT
     image_shape: tuple[int, int, int] | None = None
     items: Items | None = None
+    entities: Entities | None = None
     seat_column: int | None = None
 
     def __post_init__(self) -> None:
@@ -69,7 +73,7 @@ class EnvSpec:
     def _check_types(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name == "privileged_dim" else 1
+            least = 0 if field.name in ("privileged_dim", "entity_width") else 1
             if field.type == "int" and (not isinstance(value, int) or value < least):
                 raise InputError(
                     f"{field.name} must be a whole number of at least {least}, not {value!r}."
@@ -107,6 +111,10 @@ class EnvSpec:
                     f"{name} has {columns} columns, which needs obs_dtype {BYTES!r} and a state_dim "
                     f"of {columns}; they are {self.obs_dtype!r} and {self.state_dim}."
                 )
+        if self.entities is not None:
+            self.entities.order(self.state_dim)
+            if self.obs_dtype == BYTES:
+                raise InputError(f"entities need obs_dtype {FLOAT!r}.")
         column = self.seat_column
         if column is not None and not 0 <= column < self.state_dim:
             raise InputError(

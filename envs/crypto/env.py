@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sweepd.envs.core.entities import Entities
 from sweepd.envs.core.faults import Fault, FaultLatch, WithFaults, illegal_number
 from sweepd.envs.core.rows import put_rows, take_rows
 from sweepd.envs.core.vec_env import Step, VecEnv, on_cpu
@@ -116,6 +117,11 @@ class CryptoEnv(WithFaults, VecEnv):
         self.privileged_dim = int(privileged_age)
         self._portfolio_dim = 1 + 3 * market.assets
         self.state_dim = self._portfolio_dim + self.max_lookback * market.feature_count
+        # Portfolio columns, then each lag's features of all assets, then those that are shared.
+        lags = range(self._portfolio_dim, self.state_dim, market.feature_count)
+        blocks = [(1 + k * market.assets, 1) for k in range(3)]
+        blocks += [(lag, market.asset_features) for lag in lags]
+        self.entities = Entities(market.assets, tuple(blocks))
         self._params = members
         # Without shorts, not even their rules are computed.
         self.shorts = any(p.allow_short for p in members)

@@ -64,6 +64,8 @@ class Market:
         features: (T, M) float32. Rows before `memory` - 1 are undefined.
         instruments: limits of the exchange.
         memory: W, the number of bars on which a row of features depends, itself included.
+        asset_features: features of each asset. The first columns are those of asset 0, of asset 1, …;
+            the others belong to no asset.
     """
 
     bars: Bars
@@ -71,6 +73,7 @@ class Market:
     features: np.ndarray
     instruments: Instruments
     memory: int = 1
+    asset_features: int = 0
     _tables: dict[torch.device, Tables] = field(default_factory=dict, repr=False)
 
     @property
@@ -123,7 +126,8 @@ def make_market(
             f"{assets}"
         )
     found = get_recipe(recipe)
-    return Market(bars, recipe, compute_features(bars, found), instruments, found.memory)
+    features, own = compute_features(bars, found), len(found.asset_features)
+    return Market(bars, recipe, features, instruments, found.memory, own)
 
 
 def _make_tables(market: Market, device: torch.device) -> Tables:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweepd.envs.core.entities import Entities
 from sweepd.envs.core.faults import Fault, FaultLatch
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.core.seeds import derive_seed
@@ -132,6 +133,15 @@ class ToyEnv(VecEnv):
         rows = self._rows(member)
         self._s[rows], self._age[rows], self._final[rows] = state["s"], state["age"], state["final"]
         self.streams.set_state(member, state["stream"])
+
+
+class EntitiesEnv(ToyEnv):
+    """Three entities with two columns each, in another order than that of the columns."""
+
+    entities = Entities(3, ((3, 1), (0, 1)))
+
+    def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
+        super().__init__(members, envs_per_member, action_dim=6, **settings)
 
 
 class ChoiceEnv(ToyEnv):

@@ -37,6 +37,7 @@ from sweepd.deploy.promotion.rules import GateRule
 from sweepd.deploy.promotion.studies import GateStudy
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, new_bundle, sha256
 from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.core.entities import Entities
 from sweepd.envs.crypto.data.bars import Bars, load_bars, write_bars
 from sweepd.envs.crypto.data.timeframe import format_time, grid_from
 from sweepd.envs.crypto.features import get_recipe
@@ -52,12 +53,31 @@ HIDDEN = (8, 8)
 
 
 def random_actor(
-    state_dim: int, action_dim: int, seed: int, *, gain: float = 1.0, activation: str = RELU
+    state_dim: int,
+    action_dim: int,
+    seed: int,
+    *,
+    gain: float = 1.0,
+    activation: str = RELU,
+    entities: Entities | None = None,
 ) -> Member:
     """An actor that trades: random weights, and a normaliser that is not the identity."""
+    spec = NetSpec(
+        kind="ActorPPO",
+        columns=state_dim,
+        actions=action_dim,
+        hidden=HIDDEN,
+        activation=activation,
+        entities=entities,
+        entity_width=16 if entities else 0,
+    )
     generator = torch.Generator().manual_seed(seed)
-    sizes = (state_dim, *HIDDEN, action_dim)
+    sizes = (spec.inputs, *HIDDEN, action_dim)
     member: dict[str, Tensor] = {}
+    if entities is not None:
+        size = spec.entity_width, entities.width
+        member["entities.weight"] = torch.randn(size, generator=generator) / size[1] ** 0.5
+        member["entities.bias"] = 0.1 * torch.randn(size[0], generator=generator)
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         scale = gain * (2.0 / inputs) ** 0.5
         member[f"net.{2 * layer}.weight"] = scale * torch.randn(
@@ -67,9 +87,6 @@ def random_actor(
     member["action_std_log"] = torch.full((1, action_dim), -1.0)
     member["state_avg"] = 0.1 * torch.randn(state_dim, generator=generator)
     member["state_std"] = 0.5 + torch.rand(state_dim, generator=generator)
-    spec = NetSpec(
-        kind="ActorPPO", columns=state_dim, actions=action_dim, hidden=HIDDEN, activation=activation
-    )
     return Member(spec, member)
 
 
@@ -93,6 +110,7 @@ def small_bundle(
     members: int = 2,
     gain: float = 1.0,
     activation: str = RELU,
+    entities: Entities | None = None,
     **changes: Any,
 ) -> Bundle:
     """A bundle of random members. changes: other fields of the manifest."""
@@ -104,7 +122,12 @@ def small_bundle(
     content = members_bytes(
         [
             random_actor(
-                state_dim, len(tickers), 100 * seed + index, gain=gain, activation=activation
+                state_dim,
+                len(tickers),
+                100 * seed + index,
+                gain=gain,
+                activation=activation,
+                entities=entities,
             )
             for index in range(members)
         ]

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "activation.h"
+#include "entities.h"
 #include "items.h"
 
 constexpr long CHUNK = 96;  // rows at a time: they stay in the cache between passes; 16 and 12 fit
@@ -31,19 +32,23 @@ struct Layout {
     long log_std;         // of a Gaussian
     std::vector<long> chain, chain_size;
     const Items* items;   // null: there are none
+    const Entities* entities;  // likewise
+    long entity_weight, entity_bias;
     long embedding, item_weight, item_bias;
     long columns;         // of observations that it reads
+    long obs_row;         // floats between rows of them
     long size;            // of the private copy
 
     Layout(long columns, long width, long depth, long out, Activation activation, bool gaussian,
-           std::vector<long> chains, const Items* items)
-        : in(items ? items->inputs() : columns),
+           std::vector<long> chains, const Items* items, const Entities* entities)
+        : in(items ? items->inputs() : entities ? entities->inputs(columns) : columns),
           width(width), depth(depth), out(out), heads{out}, activation(activation), items(items),
-          columns(columns) {
+          entities(entities), columns(columns) {
         height = padded(width), out_height = padded(out);
         // 16 more: rows at a distance of a power of two would share few lines of the cache.
         row = height + PANEL;
         x = items ? items->x() : in, x_row = padded(x) + PANEL;
+        obs_row = items ? columns : entities ? padded(columns) + PANEL : x_row;
         long end = 0;
         auto part = [&end](long size) { long at = end; end += padded(size); return at; };
         for (long l = 0; l < depth; l++) weight[l] = part((l ? width : in) * height);
@@ -57,13 +62,17 @@ struct Layout {
             item_weight = part((items->facts + items->features) * items->width);
             item_bias = part(items->width);
         }
+        if (entities) {
+            entity_weight = part(entities->columns * entities->width);
+            entity_bias = part(entities->width);
+        }
         size = padded(end, 64);
     }
 
     Layout(long in, long width, long depth, const std::vector<long>& parts, Activation activation,
            bool linear_top)
         : Layout(in, width, depth, std::accumulate(parts.begin(), parts.end(), 0L), activation,
-                 false, {}, nullptr) {
+                 false, {}, nullptr, nullptr) {
         heads = parts;
         this->linear_top = linear_top;
     }
@@ -109,6 +118,14 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
         copy(n.item_weight, (n.items->facts + n.items->features) * n.items->width);
         copy(n.item_bias, n.items->width);
     }
+    if (n.entities) {
+        float* from = flat + *places++;
+        for (long j = 0; j < n.entities->width; j += PANEL)
+            for (long i = 0; i < n.entities->columns; i++)
+                move(from + i * n.entities->width + j,
+                     own + n.entity_weight + (j * n.entities->columns + i * PANEL), PANEL);
+        copy(n.entity_bias, n.entities->width);
+    }
     for (size_t k = 0; k < n.chain.size(); k++) copy(n.chain[k], n.chain_size[k]);
 }
 
@@ -117,7 +134,7 @@ struct Workspace {
     float *obs, *x, *hidden[DEEPEST], *slope[DEEPEST], *delta[2], *y, *d_output, *grad,
         *turned[DEEPEST], *last, *side, *live, *mask;
     ItemTables tables, d_tables;
-    float* d_x;  // of items
+    float* d_x;  // of items and entities
 
     // For `sets` sets of weights, of which one is computed at a time; `grad` holds all of theirs.
     // Returns the floats that it takes; from null, only counts. What `forward` reads and writes may
@@ -126,7 +143,7 @@ struct Workspace {
         float* begin = at;
         auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
         x = part(chunks * CHUNK * n.x_row);
-        obs = n.items ? part(CHUNK * n.columns) : x;
+        obs = n.items || n.entities ? part(CHUNK * n.obs_row) : x;
         for (long l = 0; l < n.depth; l++) {
             hidden[l] = part(chunks * CHUNK * n.row);
             // ReLU's slopes follow from its results.
@@ -145,8 +162,9 @@ struct Workspace {
             for (auto* one : {&tables, &d_tables})
                 *one = ItemTables(*n.items, n.height, part(ItemTables::size(*n.items, n.height)));
             turned[0] = part(padded(n.items->rows()) * n.height);
-            d_x = part(CHUNK * n.x_row);
         }
+        if (n.entities) turned[0] = part(padded(n.in) * n.height);
+        d_x = part(n.items || n.entities ? CHUNK * n.x_row : 0);
         return at - begin;
     }
 
@@ -158,9 +176,6 @@ struct Workspace {
             s.hidden[l] += k * CHUNK * n.row, s.slope[l] += k * CHUNK * n.row;
         return s;
     }
-
-    // Floats between observations in `obs`.
-    static long obs_row(const Layout& n) { return n.items ? n.columns : n.x_row; }
 };
 
 // Bring what depends on the weights alone up to date with them.
@@ -168,6 +183,7 @@ static void prepare(const Layout& n, const float* w, const Workspace& s) {
     for (long l = 1; l < n.depth; l++)
         transpose(w + n.weight[l], n.width, n.height / PANEL, s.turned[l]);
     transpose(w + n.last, n.out, n.height / PANEL, s.last);
+    if (n.entities) transpose(w + n.weight[0], n.in, n.height / PANEL, s.turned[0]);
     if (!n.items) return;
     fill(*n.items, n.height, w + n.weight[0], w + n.embedding, w + n.item_weight, w + n.item_bias,
          s.tables);
@@ -193,6 +209,9 @@ static void forward(const Layout& n, const float* w, const Workspace& s, long ro
     for (long r = 0; n.items && r < rows; r++)
         read_items(*n.items, n.height, s.tables, w + n.bias[0], s.obs + r * n.columns,
                    s.x + r * n.x_row, s.hidden[0] + r * n.row);
+    if (n.entities)
+        encode(*n.entities, w + n.entity_weight, w + n.entity_bias, s.obs, n.obs_row, n.columns, s.x,
+               n.x_row, rows);
     Left below{s.x, n.x_row, 1};
     for (long l = 0; l < n.depth; l++) {
         const bool items = n.items && !l;
@@ -212,18 +231,6 @@ static void forward(const Layout& n, const float* w, const Workspace& s, long ro
     for (long j = 0; j < n.out; j++) {
         const float* column = out + j / PANEL * PANEL * CHUNK + j % PANEL;
         for (long r = 0; r < rows; r++) s.y[j * CHUNK + r] = column[r * PANEL];
-    }
-}
-
-// Add the sum over rows of each column of `delta` to `sums`, row by row.
-static void add_columns(const float* delta, long row, long rows, long panels, float* sums) {
-    for (long j = 0; j < panels * PANEL; j += PANEL) {
-        vec sum[PANEL / WIDTH];
-        for (int v = 0; v < PANEL / WIDTH; v++) sum[v] = load(sums + j + v * WIDTH);
-        for (long r = 0; r < rows; r++)
-            for (int v = 0; v < PANEL / WIDTH; v++)
-                sum[v] += load(delta + r * row + j + v * WIDTH);
-        for (int v = 0; v < PANEL / WIDTH; v++) store(sums + j + v * WIDTH, sum[v]);
     }
 }
 
@@ -261,6 +268,16 @@ static void backward_of_items(const Layout& n, const Workspace& s, long rows, co
                       delta + r * n.row, s.d_x + r * n.x_row, s.d_tables);
 }
 
+// Add the gradients of the layer over entities, given the first layer's derivatives.
+static void backward_of_entities(const Layout& n, const Workspace& s, long rows,
+                                 const float* delta) {
+    multiply({rows, n.entities->vectors() / PANEL, n.width, {delta, n.row, 1},
+              {s.turned[0], n.height * PANEL, PANEL}, {s.d_x, PANEL, n.x_row}, nullptr, false,
+              After::mask, {s.x, PANEL, n.x_row}});
+    add_gradients(*n.entities, s.obs, n.obs_row, s.d_x, n.x_row, rows, s.grad + n.entity_weight,
+                  s.grad + n.entity_bias);
+}
+
 // Add the chunk's gradients to s.grad, given s.d_output, which is 0 for the rows that fill up the
 // last 16.
 static void backward(const Layout& n, const float* w, const Workspace& s, long rows) {
@@ -282,6 +299,7 @@ static void backward(const Layout& n, const float* w, const Workspace& s, long r
         multiply({l ? n.width : n.x, panels, rows, below, {delta, PANEL, n.row},
                   {into, panel, PANEL}, nullptr, true, After::nothing, {}});
         if (items) backward_of_items(n, s, rows, delta);
+        if (n.entities && !l) backward_of_entities(n, s, rows, delta);
     });
 }
 

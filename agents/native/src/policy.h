@@ -19,6 +19,7 @@ struct Outputs {
     const int64_t* places;                   // of its parts: `exchange`
     const int64_t* head_sizes;               // (heads,) outputs
     const Items* items;                      // null: there are none
+    const Entities* entities;                // likewise
     float* result;
     int64_t threads;
 };
@@ -54,13 +55,17 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
     const long height = padded(o.width), out_height = padded(o.outputs), row = height + PANEL;
     const long in = o.items ? o.items->inputs() : o.inputs, read = o.items ? o.items->x() : in;
     const long x_row = padded(read) + PANEL;
+    // Of observations with entities.
+    const long columns = o.entities ? in - o.entities->vectors() + o.entities->own() : 0;
+    const long arranged_row = padded(columns) + PANEL;
     // Otherwise, products read the weights as they are.
     auto packed = [&](long l) { return height != o.width || (o.items && !l); };
-    const bool in_place = !o.items && o.sets == 1;  // likewise the observations
+    const bool in_place = !o.items && !o.entities && o.sets == 1;  // likewise the observations
     const float *w = o.weights + (g * o.sets + set) * o.stride, *obs = o.obs + g * o.obs_stride;
 
     static thread_local std::vector<float> memory;
     float *layers[DEEPEST], *biases, *last, *x, *hidden[2], *y, *tables;
+    float *arranged, *shared;  // observations; weights and bias of the layer over entities
     for (bool count : {true, false}) {
         float* at = count ? nullptr : (float*)(((uintptr_t)memory.data() + 63) / 64 * 64);
         const float* begin = at;
@@ -72,6 +77,8 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
         x = part(in_place ? 0 : CHUNK * x_row);
         for (float*& one : hidden) one = part(CHUNK * row);
         y = part(CHUNK * out_height);
+        arranged = part(o.entities ? CHUNK * arranged_row : 0);
+        shared = part(o.entities ? o.entities->columns * o.entities->width : 0);
         tables = part(o.items ? ItemTables::size(*o.items, height) : 0);
         if (count) memory.resize(at - begin + PANEL);
     }
@@ -86,16 +93,26 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
         of_items = ItemTables(*o.items, height, tables);
         fill(*o.items, height, layers[0], w + parts[0], w + parts[1], w + parts[2], of_items);
     }
+    const float* shared_bias = nullptr;
+    if (o.entities) {
+        const Entities& n = *o.entities;
+        const int64_t* parts = o.places + 2 * (o.depth + o.heads) + 1;
+        pack(w + parts[0], n.columns, n.width, shared);
+        shared_bias = w + parts[1];
+    }
 
     bool known = true;
     for (size_t first = 0; first < own.size(); first += CHUNK) {
         const long rows = std::min(CHUNK, (long)(own.size() - first)), *mine = &own[first];
         for (long r = 0; !in_place && r < rows; r++) {
             const float* from = obs + mine[r] * o.obs_row;
-            if (!o.items) memcpy(x + r * x_row, from, in * sizeof(float));
+            if (o.entities) arrange(*o.entities, from, columns, arranged + r * arranged_row);
+            else if (!o.items) memcpy(x + r * x_row, from, in * sizeof(float));
             else known &= read_items(*o.items, height, of_items, biases, from, x + r * x_row,
                                      hidden[0] + r * row);
         }
+        if (o.entities)
+            encode(*o.entities, shared, shared_bias, arranged, arranged_row, columns, x, x_row, rows);
         Left below = in_place ? Left{obs + mine[0] * o.obs_row, o.obs_row, 1} : Left{x, x_row, 1};
         for (long l = 0; l < o.depth; l++) {
             const long inner = l ? o.width : read;

@@ -26,6 +26,7 @@ struct Update {
     int64_t stride;                     // floats between sets of weights
     int64_t sets, seat_column;          // sets of weights per member; of two, who plays a row
     const Items* items;                 // null: there are none
+    const Entities* entities[2];        // likewise; as the columns of actors and critics
     const int64_t* options;             // (choices,) sizes
     const int64_t* places[2];           // of the parts of actors and critics in a network
     float *flat, *m, *v;                // (2, G, sets, stride)
@@ -50,7 +51,7 @@ static Layout layout(const Update& u, bool critic) {
         for (long k = 1, before = u.options[0]; k < u.choices; before += u.options[k++])
             chains.push_back(before * u.options[k]);
     return Layout(u.inputs[critic], u.width, u.depth, critic ? 1 : u.actions, u.activation,
-                  !u.choices && !critic, chains, u.items);
+                  !u.choices && !critic, chains, u.items, u.entities[critic]);
 }
 
 static bool stops_early(const PPONumbers& t) { return t.target_kl > 0; }
@@ -85,14 +86,16 @@ class Network {
                 for (long i = 0; i < n.columns * cell(); i += 64) __builtin_prefetch(soon + i);
                 __builtin_prefetch(u.side + rows[r + AHEAD] * u.side_columns);
             }
-            float* x = s.obs + r * s.obs_row(n);
+            float* x = s.obs + r * n.obs_row;
             if (u.byte_obs) {
                 const uint8_t* from = (const uint8_t*)u.obs + rows[r] * u.obs_columns;
                 const float *avg = u.state_avg + g * u.obs_columns;
                 const float *std = u.state_std + g * u.obs_columns;
                 for (long i = 0; i < n.columns; i++) x[i] = ((float)from[i] - avg[i]) / std[i];
             } else {
-                memcpy(x, (const float*)u.obs + rows[r] * u.obs_columns, n.columns * sizeof(float));
+                const float* from = (const float*)u.obs + rows[r] * u.obs_columns;
+                if (n.entities) arrange(*n.entities, from, n.columns, x);
+                else memcpy(x, from, n.columns * sizeof(float));
             }
             const float* side = u.side + rows[r] * u.side_columns;
             for (long c = 0; c < u.side_columns; c++) s.side[c * CHUNK + r] = side[c];

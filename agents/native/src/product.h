@@ -149,3 +149,15 @@ static void transpose(const float* from, long rows, long panels, float* to) {
             }
         }
 }
+
+// Add the sum over rows of each column of `delta` to `sums`, row by row.
+static void add_columns(const float* delta, long row, long rows, long panels, float* sums) {
+    for (long j = 0; j < panels * PANEL; j += PANEL) {
+        vec sum[PANEL / WIDTH];
+        for (int v = 0; v < PANEL / WIDTH; v++) sum[v] = load(sums + j + v * WIDTH);
+        for (long r = 0; r < rows; r++)
+            for (int v = 0; v < PANEL / WIDTH; v++)
+                sum[v] += load(delta + r * row + j + v * WIDTH);
+        for (int v = 0; v < PANEL / WIDTH; v++) store(sums + j + v * WIDTH, sum[v]);
+    }
+}

@@ -111,9 +111,17 @@ class Subject:
     def check(self, table: str, name: str, value: Scalar) -> None:
         """Raise InputError, TypeError or ValueError if the value of a parameter is invalid."""
         if table == "shape":
-            from sweepd.agents.networks.shape import check_activation, check_policies
+            from sweepd.agents.networks.shape import (
+                check_activation,
+                check_entity_width,
+                check_policies,
+            )
 
-            words = {"activation": check_activation, "policies": check_policies}
+            words = {
+                "activation": check_activation,
+                "policies": check_policies,
+                "entity_width": check_entity_width,
+            }
             # The sizes of a shape are checked together when the program is built.
             if name in words:
                 words[name](value)

@@ -40,7 +40,7 @@ from sweepd.envs.crypto.splits import CrossValidation, make_splits
 
 ASSETS, BARS, TIMEFRAME = 5, 24_000, "1h"
 LEAK_BARS = 24
-SIZES = ("net_width", "net_depth", "minibatch", "epochs", "horizon", "num_envs")
+SIZES = ("net_width", "net_depth", "entity_width", "minibatch", "epochs", "horizon", "num_envs")
 # Allows about 100 updates in a budget of 200,000 steps, as a study's automatic choice requires.
 NUM_ENVS = 32
 STEPS = {"oracle": 100_000, "planted": 200_000, "shuffled": 200_000}
@@ -54,11 +54,11 @@ def recipe_of(kind: str) -> str:
     return leaking_recipe("leaked-oracle", LEAK_BARS, 10.0) if kind == "oracle" else "default"
 
 
-def bars_of(kind: str, seed: int) -> Bars:
+def bars_of(kind: str, seed: int, assets: int = ASSETS) -> Bars:
     """Make the market of one seed."""
     if kind == "oracle":
-        return make_demo_market(seed, assets=ASSETS, bars=BARS, timeframe=TIMEFRAME, edge=0.0)
-    bars = make_planted_market(seed, assets=ASSETS, bars=BARS, timeframe=TIMEFRAME)
+        return make_demo_market(seed, assets=assets, bars=BARS, timeframe=TIMEFRAME, edge=0.0)
+    bars = make_planted_market(seed, assets=assets, bars=BARS, timeframe=TIMEFRAME)
     return shuffled(bars, seed) if kind == "shuffled" else bars
 
 
@@ -91,13 +91,14 @@ class Outcome:
 def learn(
     kind: str,
     seed: int,
+    assets: int,
     steps: int,
     env_params: EnvParams,
     params: PPOParams,
     sizes: dict[str, Any],
 ) -> Outcome:
     """Train one member per fold and trade their test groups."""
-    market = make_market(bars_of(kind, seed), recipe_of(kind))
+    market = make_market(bars_of(kind, seed, assets), recipe_of(kind))
     first = market.first_bar(env_params.lookback)
     splits = make_splits(
         market.length,
@@ -165,6 +166,8 @@ def main(argv: list[str]) -> int:
         type=int,
         help="steps per member, instead of " + ", ".join(f"{k} {v:,}" for k, v in STEPS.items()),
     )
+    parser.add_argument("--assets", type=int, default=ASSETS)
+    parser.add_argument("--lookback", type=int, default=EnvParams().lookback)
     for field in fields(Shape):
         if field.name in SIZES:
             default = NUM_ENVS if field.name == "num_envs" else field.default
@@ -176,7 +179,7 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(args.threads)
     params = PPOParams(**{name: getattr(args, name) for name in PPOParams.model_fields})
     sizes = {name: getattr(args, name) for name in SIZES}
-    env_params = EnvParams(action_scale=args.action_scale)
+    env_params = EnvParams(action_scale=args.action_scale, lookback=args.lookback)
     found = print_machine()
     outcomes = []
     columns = {
@@ -195,7 +198,9 @@ def main(argv: list[str]) -> int:
     )
     for kind in [args.only] if args.only else STEPS:
         for seed in range(args.seeds):
-            one = learn(kind, seed, args.steps or STEPS[kind], env_params, params, sizes)
+            one = learn(
+                kind, seed, args.assets, args.steps or STEPS[kind], env_params, params, sizes
+            )
             outcomes.append(one)
             groups = " ".join(f"{value:+.2f}" for value in one.by_group)
             print(

@@ -38,6 +38,7 @@ from tests.agents.toy_env import (
     AbsentEnv,
     ChoiceEnv,
     ChoicesEnv,
+    EntitiesEnv,
     ImageEnv,
     ItemsEnv,
     MaskedEnv,
@@ -165,6 +166,13 @@ def trained(
         (ItemsEnv, {}, {}),
         (ItemsEnv, {}, {"item_width": 33, "net_width": 32, "minibatch": 20}),
         (IdsEnv, {}, {"item_width": 5}),
+        (EntitiesEnv, {}, {"entity_width": 16}),
+        (
+            EntitiesEnv,
+            {"privileged": True},
+            {"entity_width": 32, "net_width": 33, "horizon": 14, "minibatch": 110},
+        ),
+        (EntitiesEnv, {}, {"entity_width": 16, "net_depth": 1, "activation": "tanh"}),
     ],
 )
 def test_an_update_is_that_of_torch(

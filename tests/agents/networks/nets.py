@@ -12,6 +12,7 @@ from sweepd.agents.networks.convolution import filters_for
 from sweepd.agents.networks.net import Net
 from sweepd.agents.networks.recurrence import Memory
 from sweepd.agents.networks.spec import KINDS, NetSpec
+from sweepd.envs.core.entities import Entities
 from sweepd.envs.core.items import ItemGroup, Items
 
 CPU = torch.device("cpu")
@@ -38,6 +39,7 @@ LAYOUTS = {
     ),
     "items, ids only": Items(256, (ItemGroup("hand", 6),)),
 }
+ASSETS = Entities(2, ((4, 1), (0, 2)))
 IMAGES = ((2, 9, 10), (1, 26, 30), (2, 50, 48))
 
 
@@ -62,6 +64,8 @@ FURTHER = {
         name: spec(columns=items.columns, items=items, item_width=5)
         for name, items in LAYOUTS.items()
     },
+    "entities": spec("ActorPPO", columns=9, entities=ASSETS, entity_width=16),
+    "seats of entities": spec(columns=8, entities=ASSETS, entity_width=16, seat_column=7),
     "gru": spec("ActorPPO", cell="gru"),
     "lstm": spec(cell="lstm", activation="tanh", hidden=(7,)),
     "gru of images": spec("CriticPPO", **_image((1, 6, 7)), cell="gru"),

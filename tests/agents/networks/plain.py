@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sweepd.agents.networks.recurrence import Memory
 from sweepd.agents.networks.spec import NetSpec
+from sweepd.envs.core.entities import Entities
 from tests.agents.networks.plain_items import item_columns
 
 ACTIVATED = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU, "elu": nn.ELU}
@@ -40,6 +41,10 @@ class Plain(nn.Module):
             self.items.embedding = nn.Parameter(table)
             vectors = spec.items.places + len(spec.items.groups)
             inputs = vectors * spec.item_width + len(spec.items.plain)
+        if spec.entities is not None:
+            self.entities = nn.Linear(spec.entities.width, spec.entity_width)
+            saved = spec.entities.width - spec.entity_width
+            inputs = spec.columns - spec.entities.count * saved
         outputs = 1 if spec.kind == "CriticPPO" else spec.actions
         layers = [nn.Linear(*sizes) for sizes in pairwise((inputs, *spec.hidden, outputs))]
         between = ACTIVATED[spec.activation]
@@ -88,11 +93,22 @@ class Plain(nn.Module):
         elif spec.items is not None:
             names = {f"items.{name}": part for name, part in self.items.named_parameters()}
             x = item_columns(spec.items, names, x)
+        elif spec.entities is not None:
+            x = self._read(spec.entities, x)
         x = self.net[:-1](x[:, : self.net[0].in_features])
         if spec.cell:
             assert memory is not None
             x, state = self._unrolled(x, memory)
         return self.net[-1](x), state
+
+    def _read(self, entities: Entities, x: Tensor) -> Tensor:
+        columns = [
+            [first + entity * width + k for first, width in entities.blocks for k in range(width)]
+            for entity in range(entities.count)
+        ]
+        others = sorted(set(range(self.spec.columns)).difference(*columns))
+        vectors = [self.entities(x[:, own]).relu() for own in columns]
+        return torch.cat([*vectors, x[:, others]], 1)
 
     def _convolved(self, x: Tensor) -> Tensor:
         assert self.spec.image is not None

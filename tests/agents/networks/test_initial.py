@@ -65,6 +65,8 @@ def test_further_layers_begin_as_torchs(spec: NetSpec) -> None:
                 modules["items"] = nn.Linear(known, spec.item_width)
             else:
                 assert not own.pop("items.bias").any()
+        if spec.entities is not None:
+            modules["entities"] = nn.Linear(spec.entities.width, spec.entity_width)
     for choice in range(1, len(spec.choices)):
         if spec.autoregressive:
             assert not own.pop(f"chain.{choice}.weight").any()  # independent at first
