@@ -14,7 +14,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from scripts.bench.harness import CLOCKS, ROOT, steps_per_second
@@ -39,10 +39,18 @@ class PeerProcesses:
         benchmark: module of the benchmark that they run.
         threads: of each process.
         count: number of processes.
+        environment: variables that they get besides this process's own.
     """
 
-    def __init__(self, benchmark: str, threads: int, count: int = 1) -> None:
-        self._processes = [_process(benchmark, threads) for _ in range(count)]
+    def __init__(
+        self,
+        benchmark: str,
+        threads: int,
+        count: int = 1,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        given = environment or {}
+        self._processes = [_process(benchmark, threads, given) for _ in range(count)]
 
     def _ask(self, request: dict[str, Any]) -> list[Any]:
         for process in self._processes:
@@ -81,10 +89,11 @@ class PeerProcesses:
             process.wait()
 
 
-def _process(benchmark: str, threads: int) -> subprocess.Popen[str]:
-    """Start a process of a benchmark as a peer."""
+def _process(benchmark: str, threads: int, given: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a process of a benchmark as a peer, with further environment variables."""
     command = [sys.executable, "-c", _START, benchmark, "as-peer", "--threads", str(threads)]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment.update(given)
     path = [str(ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     return subprocess.Popen(
@@ -100,7 +109,7 @@ def run_apart(benchmark: str, request: dict[str, Any], threads: int = 1) -> dict
         request: of the benchmark, as JSON.
         threads: of the process.
     """
-    with _process(benchmark, threads) as process:
+    with _process(benchmark, threads, {}) as process:
         output, _ = process.communicate(json.dumps(request) + "\n")
     lines = output.splitlines()
     if process.returncode or not lines:

@@ -47,11 +47,15 @@ def trials_per_hour() -> str:
     names = {
         "ours": "the worker, including all its other work",
         "elegant": "ElegantRL, one fold after another, the same number of envs, training only",
+        "elegant, two processes": "the same, two folds at a time in two processes",
         "elegant 1 env": "ElegantRL with one env",
+        "elegant 1 env, two processes": "the same in two processes",
     }
     goals = {"elegant": "5×", "elegant 1 env": "50×"}
     rows = []
     for name, title in names.items():
+        if name not in found["runs"][0]["trials_per_hour"]:
+            continue
         rate = statistics.median(run["trials_per_hour"][name] for run in found["runs"])
         ratio = found["ours_over"].get(name)
         rows.append([title, f"{rate:.1f}", ratio_text(ratio) if ratio else "", goals.get(name, "")])

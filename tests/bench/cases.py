@@ -226,6 +226,18 @@ CASES = [
         TINY_PEAK,
     ),
     Case(
+        "search_vs_sb3",
+        "--tasks cartpole --searches sb3 tensors --trials 2 --steps 2048 --rungs 2 --episodes 2 "
+        "--games 4 --threads 1",
+        (
+            *("cartpole.searches.sb3, seed 0.trials.1.seconds", "cartpole.task.steps"),
+            *("cartpole.searches.tensors, seed 0.machine.processor",),
+            "cartpole.searches.tensors, seed 0.selected",
+        ),
+        needs=("stable_baselines3",),
+        extra=True,
+    ),
+    Case(
         "soak",
         "--trials 6 --every 2",
         ("machine.processor", "mib_per_100_trials", "ask_and_tell_cpu_ms.last"),
@@ -238,6 +250,14 @@ CASES = [
         ("speed.*.ours_over_best", "speed.*.machine.processor", "speed.*.runs.cleanrl.0"),
         {"train_vs_peers.TRANSITIONS": 64},
         needs=("stable_baselines3",),
+        extra=True,
+    ),
+    Case(
+        "train_vs_peers:compiled",
+        "--threads 1 --cpu-time --members 2 --runs 1 --seconds 0.001 --num-envs 12 --minibatch 64 "
+        "--width 16 --tasks cartpole --peers leanrl",
+        ("speed.*.ours_over_best", "speed.*.seconds_to_prepare.leanrl"),
+        {"train_vs_peers.TRANSITIONS": 64},
         extra=True,
     ),
     Case(

@@ -27,7 +27,7 @@ from tests.bench.cases import CASES, Case
 from tests.bench.conftest import BENCH, Importer, entry, import_bench, is_picture, run
 
 OWN_TESTS = {"gate_studies", "search_live", "search_programs", "search_replay"}
-PROGRAMS = {"__main__", "live_peers", "table_program"}  # which are started by name
+PROGRAMS = {"__main__", "live_peers", "optuna_sb3", "table_program"}  # which are started by name
 
 
 def test_every_benchmark_has_a_test() -> None:
@@ -131,6 +131,22 @@ def test_the_soak_times_what_a_worker_asks(bench: Importer, tmp_path: Path) -> N
     clock = soak.Clock(handle)
     assert len(StudyHandle.ask_batch(handle, 1, "worker", 1)) == 1
     assert clock.take(1)["ask_ms"] > 0.0
+
+
+def test_a_peer_is_as_fast_as_in_its_best_single_process(bench: Importer) -> None:
+    settings = {", 1 thread": 30.0, ", 2 threads": 20.0, ", two processes": 50.0}
+    speeds = {
+        name + setting: speed
+        for name in ("elegant", "elegant 1 env")
+        for setting, speed in settings.items()
+    }
+    found = bench("trials_per_hour").fastest(speeds | {"elegant 1 env, 1 thread": 3.0})
+    assert found == {
+        "elegant": 30.0,
+        "elegant, two processes": 50.0,
+        "elegant 1 env": 20.0,
+        "elegant 1 env, two processes": 50.0,
+    }
 
 
 @pytest.mark.extra

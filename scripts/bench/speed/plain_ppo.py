@@ -7,9 +7,11 @@ member at a time.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
 
 from sweepd.agents.algorithms.ppo_params import PPOParams
 from sweepd.agents.networks.shape import Shape
@@ -30,6 +32,57 @@ def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
     return layer
 
 
+class Agent(nn.Module):
+    """Actor and critic for normalised observations."""
+
+    def __init__(self, shape: Shape, params: PPOParams) -> None:
+        super().__init__()
+        self.actor = _mlp(shape.state_dim, shape.action_dim, shape, 0.01)
+        self.critic = _mlp(shape.state_dim, 1, shape, 1.0)
+        first = torch.full((shape.action_dim,), params.initial_log_std)
+        self.log_std = None if shape.if_discrete else nn.Parameter(first)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return the actor's outputs (logits, or means), the log deviations of the latter, and the
+        values."""
+        return self.actor(obs), self.log_std, self.critic(obs).squeeze(-1)
+
+
+def draw(output: Tensor, log_std: Tensor | None, noise: Tensor) -> Tensor:
+    """Return actions. noise: exponential for logits, normal for means; of their shape."""
+    if log_std is None:  # the first event of processes whose rates are the probabilities
+        return (noise.log() - output).argmin(-1)
+    return output + log_std.exp() * noise
+
+
+def judge(output: Tensor, log_std: Tensor | None, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the actions' log probabilities, and the entropy of the policy."""
+    if log_std is None:
+        log_probs = output.log_softmax(-1)
+        taken = log_probs.gather(-1, action[:, None]).squeeze(-1)
+        return taken, -(log_probs.exp() * log_probs).sum(-1)
+    scaled = (action - output) / log_std.exp()
+    taken = (-0.5 * scaled.square() - log_std - 0.5 * math.log(2.0 * math.pi)).sum(-1)
+    return taken, (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
+
+
+def loss(
+    agent: Callable[[Tensor], tuple[Tensor, Tensor | None, Tensor]],
+    batch: Sequence[Tensor],
+    params: PPOParams,
+) -> Tensor:
+    """Return PPO's loss. batch: observations, actions, log probabilities, advantages, returns."""
+    obs, action, old, advantage, returns = batch
+    output, log_std, value = agent(obs)
+    log_prob, entropy = judge(output, log_std, action)
+    ratio = (log_prob - old).exp()
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    clipped = ratio.clamp(1.0 - params.clip, 1.0 + params.clip)
+    gain = torch.min(advantage * ratio, advantage * clipped).mean()
+    error = 0.5 * (value - returns).square().mean()
+    return params.value_coef * error - gain - params.entropy_coef * entropy.mean()
+
+
 class PlainPPO:
     """One member on all rows of `env`, with the sizes of a `Shape` and a `PPOParams`."""
 
@@ -38,14 +91,9 @@ class PlainPPO:
     ) -> None:
         self.env, self.shape, self.params = env, shape, params
         self.avg, self.std = state_avg, state_std
-        self.actor = _mlp(shape.state_dim, shape.action_dim, shape, 0.01)
-        self.critic = _mlp(shape.state_dim, 1, shape, 1.0)
-        self.log_std = nn.Parameter(torch.full((shape.action_dim,), params.initial_log_std))
-        self.weights = [*self.actor.parameters(), *self.critic.parameters()]
-        if not shape.if_discrete:
-            self.weights.append(self.log_std)
+        self.agent = Agent(shape, params)
         self.optimizer = torch.optim.Adam(
-            self.weights, lr=params.learning_rate, eps=params.adam_eps, fused=True
+            self.agent.parameters(), lr=params.learning_rate, eps=params.adam_eps, fused=True
         )
         steps, envs = shape.horizon, shape.num_envs
         self.obs = torch.zeros(steps, envs, shape.state_dim)
@@ -56,72 +104,64 @@ class PlainPPO:
         self.log_probs, self.rewards, self.dones, self.values = (
             torch.zeros(steps, envs) for _ in range(4)
         )
-        self.next_obs = self._normalise(env.reset())
-
-    def _normalise(self, obs: Tensor) -> Tensor:
-        return (obs - self.avg) / self.std
-
-    def _policy(self, obs: Tensor) -> Categorical | Normal:
-        output = self.actor(obs)
-        if self.shape.if_discrete:
-            return Categorical(logits=output)  # type: ignore[no-untyped-call]
-        return Normal(output, self.log_std.exp().expand_as(output))  # type: ignore[no-untyped-call]
-
-    def _log_prob(self, policy: Categorical | Normal, action: Tensor) -> Tensor:
-        log_prob: Tensor = policy.log_prob(action)  # type: ignore[no-untyped-call]
-        return log_prob if self.shape.if_discrete else log_prob.sum(-1)
+        self.next_obs = env.reset()
 
     def rollout(self) -> int:
         """Collect a rollout and update; returns the number of transitions."""
-        advantages, returns = self._collect()
-        self._update(advantages.view(-1), returns.view(-1))
+        self.collect()
+        advantages = self.advantages()
+        found = (self.obs, self.actions, self.log_probs, advantages, advantages + self.values)
+        data = [one.flatten(0, 1) for one in found]
+        size = self.shape.minibatch
+        for _ in range(self.shape.epochs):
+            order = torch.randperm(self.shape.samples)
+            for rows in order[: self.shape.samples // size * size].split(size):
+                self.update(rows, *data)
         return self.shape.samples
 
-    @torch.no_grad()
-    def _collect(self) -> tuple[Tensor, Tensor]:
-        env, numbers, steps = self.env, self.params, self.shape.horizon
-        env.draw(steps)
-        for step in range(steps):
-            policy = self._policy(self.next_obs)
-            action = policy.sample()  # type: ignore[no-untyped-call]
-            self.obs[step], self.actions[step] = self.next_obs, action
-            self.values[step] = self.critic(self.next_obs).squeeze(-1)
-            self.log_probs[step] = self._log_prob(policy, action)
-            made = env.step(action if self.shape.if_discrete else action.clamp(-1.0, 1.0))
-            self.rewards[step], self.dones[step] = made.reward, made.terminated | made.truncated
-            self.next_obs = self._normalise(made.obs)
-        env.check()
-        advantages = torch.zeros_like(self.rewards)
-        following, carried = (
-            self.critic(self.next_obs).squeeze(-1),
-            torch.zeros(self.shape.num_envs),
-        )
-        for step in range(steps - 1, -1, -1):
-            going_on = 1.0 - self.dones[step]
-            delta = self.rewards[step] + numbers.gamma * following * going_on - self.values[step]
-            carried = delta + numbers.gamma * numbers.gae_lambda * going_on * carried
-            advantages[step], following = carried, self.values[step]
-        return advantages, advantages + self.values
+    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        """Return normalised observations, drawn actions, their log probabilities, and values."""
+        obs = (obs - self.avg) / self.std
+        output, log_std, value = self.agent(obs)
+        action = draw(output, log_std, noise)
+        return obs, action, judge(output, log_std, action)[0], value
 
-    def _update(self, advantages: Tensor, returns: Tensor) -> None:
-        numbers, size = self.params, self.shape.minibatch
-        obs, actions = self.obs.flatten(0, 1), self.actions.flatten(0, 1)
-        log_probs = self.log_probs.view(-1)
-        for _ in range(self.shape.epochs):
-            order = torch.randperm(len(obs))
-            for start in range(0, len(obs) - size + 1, size):
-                rows = order[start : start + size]
-                policy = self._policy(obs[rows])
-                ratio = (self._log_prob(policy, actions[rows]) - log_probs[rows]).exp()
-                advantage = advantages[rows]
-                advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-                clipped = ratio.clamp(1.0 - numbers.clip, 1.0 + numbers.clip)
-                gain = torch.min(advantage * ratio, advantage * clipped).mean()
-                entropy = policy.entropy()  # type: ignore[no-untyped-call]
-                entropy = entropy.mean() if self.shape.if_discrete else entropy.sum(-1).mean()
-                error = 0.5 * (self.critic(obs[rows]).squeeze(-1) - returns[rows]).square().mean()
-                loss = numbers.value_coef * error - gain - numbers.entropy_coef * entropy
-                self.optimizer.zero_grad()
-                loss.backward()
-                nn.utils.clip_grad_norm_(self.weights, numbers.max_grad_norm)
-                self.optimizer.step()
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Play a rollout."""
+        self.env.draw(self.shape.horizon)
+        noise = self._noise(self.shape.horizon)
+        for step in range(self.shape.horizon):
+            found = self.act(self.next_obs, noise[step])
+            self.obs[step], action, self.log_probs[step], self.values[step] = found
+            self.actions[step] = action
+            made = self.env.step(action if self.shape.if_discrete else action.clamp(-1.0, 1.0))
+            self.rewards[step], self.dones[step] = made.reward, made.terminated | made.truncated
+            self.next_obs = made.obs
+        self.env.check()
+
+    def _noise(self, steps: int) -> Tensor:
+        noise = torch.empty(steps, self.shape.num_envs, self.shape.action_dim)
+        return noise.exponential_() if self.shape.if_discrete else noise.normal_()
+
+    @torch.no_grad()
+    def advantages(self) -> Tensor:
+        """Return the generalised advantage estimates of the rollout (Schulman et al. 2016)."""
+        numbers = self.params
+        advantages = torch.zeros_like(self.rewards)
+        *_, following = self.act(self.next_obs, self._noise(1)[0])
+        carried = torch.zeros(self.shape.num_envs)
+        going_on = numbers.gamma * (1.0 - self.dones)
+        delta = self.rewards + going_on * torch.cat([self.values[1:], following[None]])
+        delta, kept = delta - self.values, numbers.gae_lambda * going_on
+        for step in range(self.shape.horizon - 1, -1, -1):
+            carried = torch.addcmul(delta[step], kept[step], carried, out=advantages[step])
+        return advantages
+
+    def update(self, rows: Tensor, *data: Tensor) -> None:
+        """Make a gradient step on these rows of the rollout."""
+        found = loss(self.agent, [one[rows] for one in data], self.params)
+        self.optimizer.zero_grad()
+        found.backward()
+        nn.utils.clip_grad_norm_(self.agent.parameters(), self.params.max_grad_norm)
+        self.optimizer.step()

@@ -1,4 +1,4 @@
-"""PPO training speed: ours against ElegantRL, Stable-Baselines3, CleanRL's style and JAX.
+"""PPO training speed: ours against ElegantRL, Stable-Baselines3, CleanRL's style and compiled peers.
 
 All train on the same environments with the same sizes and parameters. Figures are environment steps
 per second over a grid of cells (num_envs x minibatch x network). Ours trains the members (folds)
@@ -9,8 +9,13 @@ MKL in its default mode. A run continues if its results file is given again.
 
     python -m scripts.bench run train_vs_peers --save scripts/bench/results/train_vs_peers.json
     python -m scripts.bench run train_vs_peers --grid --save …     all cells (hours)
+    python -m scripts.bench run train_vs_peers --peers leanrl \\
+        --save scripts/bench/results/train_vs_leanrl.json          needs a C++ compiler
     python -m scripts.bench run train_vs_peers --peers jax-vmap jax-map \\
         --save scripts/bench/results/train_vs_jax.json             after pip install jax optax
+
+What is compiled counts from the second rollout on; the seconds before it, with the compilation from
+an empty cache, are printed beside.
 
 On a busy machine, `--cpu-time` uses the processor time of one thread instead. --stop-after ends the
 run after that many seconds, between two cells.
@@ -23,6 +28,7 @@ import functools
 import itertools
 import math
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -45,7 +51,7 @@ from scripts.bench.harness import (
 from scripts.bench.peers import PeerProcesses, serve
 from scripts.bench.speed.peak import peaks
 from scripts.bench.speed.roofline import operations
-from scripts.bench.speed.trainers import JAX_PEERS, PARAMS, PEERS, TRAINERS, Cell, make_env
+from scripts.bench.speed.trainers import COMPILED_PEERS, PARAMS, PEERS, TRAINERS, Cell, make_env
 
 NUM_ENVS, MINIBATCHES, WIDTHS = (1, 12, 256, 2048), (64, 256, 1024, 4096), (64, 128, 256)
 OURS = ("ours", "torch")  # with native kernels (where they can be compiled), and without
@@ -57,7 +63,7 @@ GOALS = {
     128: {64: 9.0, 256: 6.0, 1024: 4.0},
     256: {64: 5.0, 256: 3.5, 1024: 3.0},
 }
-JAX_GOALS = {64: 3.0, 128: 2.5, 256: 2.0}  # the same against the faster form of JAX, by network
+COMPILED_GOALS = {64: 3.0, 128: 2.5, 256: 2.0}  # against the fastest compiled peer, by network
 PAIR = " pair"  # of the names of peers in two concurrent processes
 PAIR_GOAL = 1.3  # everywhere, against the fastest peer in two concurrent processes
 
@@ -140,10 +146,12 @@ def measure_cell(
         name: functools.partial(steps_per_second, rollout, seconds, CLOCKS[clock])
         for name, rollout in rollouts.items()
     }
-    mode = None
+    mode, prepared = None, {}
     for suffix, process in processes.items():
         for name in peers:
+            began = time.perf_counter()
             mode = process.prepare(name, asdict(cell))
+            prepared[name + suffix] = time.perf_counter() - began
             contenders[name + suffix] = functools.partial(process.measure, name, seconds, clock)
     speeds = paired_runs(contenders, runs, clock)
 
@@ -155,6 +163,7 @@ def measure_cell(
         "cell": asdict(cell),
         "clock": clock,
         "peers_mkl": mode,
+        "seconds_to_prepare": prepared,
         "runs": speeds,
         "ours_over_best": over(peers),
         "ours_over_torch": median_ratio(speeds["ours"], speeds["torch"]),
@@ -179,14 +188,16 @@ def speed(args: argparse.Namespace) -> int:
             cells += default_cells(task, args.members)
     results = Results(args.save, args.stop_after)
     clock = "processor" if args.cpu_time else "wall"
-    processes = {"": PeerProcesses(__name__, args.threads)}
-    if args.threads >= 2 and not args.no_pair:
-        processes[PAIR] = PeerProcesses(__name__, args.threads // 2, 2)
-    for cell in results.missing(cells):
-        made = measure_cell(cell, args.peers, processes, args.runs, args.seconds, clock)
-        results.add(str(cell), made)
-    for process in processes.values():
-        process.close()
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
+        processes = {"": PeerProcesses(__name__, args.threads, environment=environment)}
+        if args.threads >= 2 and not args.no_pair:
+            processes[PAIR] = PeerProcesses(__name__, args.threads // 2, 2, environment)
+        for cell in results.missing(cells):
+            made = measure_cell(cell, args.peers, processes, args.runs, args.seconds, clock)
+            results.add(str(cell), made)
+        for process in processes.values():
+            process.close()
     print(
         f"steps/s, medians of {args.runs} paired runs of at least {args.seconds:g} s; ours summed "
         "over the members"
@@ -197,8 +208,8 @@ def speed(args: argparse.Namespace) -> int:
         if found is None:
             continue
         goal = GOALS.get(cell.width, {}).get(cell.minibatch, PAIR_GOAL)
-        if set(args.peers) <= set(JAX_PEERS):
-            goal = JAX_GOALS.get(cell.width, PAIR_GOAL)
+        if set(args.peers) <= set(COMPILED_PEERS):
+            goal = COMPILED_GOALS.get(cell.width, PAIR_GOAL)
         missed += found["ours_over_best"] < goal
         missed += found.get("ours_over_best_pair", PAIR_GOAL) < PAIR_GOAL
         print(f"\n{cell} (load {found['machine']['load']})")
@@ -214,6 +225,9 @@ def speed(args: argparse.Namespace) -> int:
             else ""
         )
         print(f"  ours is {found['ours_over_best']:.1f}x the best peer (goal {goal:g}x){pairs}")
+        if prepared := found.get("seconds_to_prepare"):
+            waits = (f"{name} {seconds:.0f} s" for name, seconds in prepared.items())
+            print(f"  until the first rollout had ended: {', '.join(waits)}")
         print(f"  native kernels are {found['ours_over_torch']:.2f}x as fast as torch's")
         own = statistics.median(found["runs"]["ours"]) * found["operations_per_step"] / 1e9
         peak = found["peak_gflops"]
@@ -231,7 +245,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--tasks", nargs="+", choices=sorted(PARAMS), default=["crypto", "cartpole"]
     )
-    parser.add_argument("--peers", nargs="+", choices=PEERS + JAX_PEERS, default=list(PEERS))
+    parser.add_argument("--peers", nargs="+", choices=PEERS + COMPILED_PEERS, default=list(PEERS))
     parser.add_argument("--members", type=int, default=10, help="members trained together by ours")
     parser.add_argument("--grid", action="store_true", help="all cells, not only those with goals")
     parser.add_argument("--num-envs", type=int, nargs="+", help="only these of the grid")

@@ -5,6 +5,7 @@
     elegant   ElegantRL's AgentPPO (its discrete one on CartPole)
     sb3       Stable-Baselines3's PPO behind a thin wrapper
     cleanrl   `plain_ppo.py`, a PPO in CleanRL's style
+    leanrl    `compiled_ppo.py`, the same in LeanRL's style, by `torch.compile`
     jax-vmap  `jax_ppo.py`, G members in one jitted program (PureJaxRL's style), by `vmap`
     jax-map   the same by `lax.map`
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from scripts.bench.harness import torch_only
 from scripts.bench.speed.elegantrl_run import ElegantEnv, make_agent, train_rollout
+from scripts.bench.speed.plain_ppo import PlainPPO
 from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.crypto.data.demo_market import make_planted_market
@@ -33,7 +35,8 @@ from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 
 PEERS = ("elegant", "sb3", "cleanrl")
-JAX_PEERS = ("jax-vmap", "jax-map")  # where JAX is installed
+# With a C++ compiler, or where JAX is installed.
+COMPILED_PEERS = ("leanrl", "jax-vmap", "jax-map")
 TIMEFRAME = "1h"
 SEED = 0
 
@@ -145,13 +148,21 @@ def elegant(cell: Cell) -> Rollout:
 
 def cleanrl(cell: Cell) -> Rollout:
     """Train one member with `PlainPPO`."""
-    from scripts.bench.speed.plain_ppo import PlainPPO
+    return _alone(PlainPPO, cell)
 
+
+def leanrl(cell: Cell) -> Rollout:
+    """Train one member with `CompiledPPO`."""
+    from scripts.bench.speed.compiled_ppo import CompiledPPO
+
+    return _alone(CompiledPPO, cell)
+
+
+def _alone(kind: type[PlainPPO], cell: Cell) -> Rollout:
     env = make_env(cell, 1)
     env.reset([SEED])
     torch.manual_seed(SEED)
-    plain = PlainPPO(env, cell.shape(env, 1), PARAMS[cell.task], *normaliser(cell))
-    return plain.rollout
+    return kind(env, cell.shape(env, 1), PARAMS[cell.task], *normaliser(cell)).rollout
 
 
 def sb3(cell: Cell) -> Rollout:
@@ -209,6 +220,7 @@ TRAINERS: dict[str, Callable[[Cell], Rollout]] = {
     "elegant": elegant,
     "sb3": sb3,
     "cleanrl": cleanrl,
+    "leanrl": leanrl,
     "jax-vmap": functools.partial(jax_population, True),
     "jax-map": functools.partial(jax_population, False),
 }

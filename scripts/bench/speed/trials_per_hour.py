@@ -9,6 +9,11 @@ steps per fold, num_envs 32, horizon 64, 128 x 128, minibatch 512, 4 epochs, 4 r
     elegant 1 env  the same with one env and num_envs times the horizon, that is, equal
                    transitions per update
 
+Each of ElegantRL's runs in one process with one thread, in one with all threads, and in two
+concurrent processes with half of the threads each, which train different folds. The goals compare
+with the faster one of single processes, as a script of ElegantRL is one; the two processes are
+reported beside.
+
 Both are extrapolated from a measured part. Ours trains a batch of 4 trials with `--part` of the
 budget and all rungs; the training time is divided by the part, and everything else occurs as often
 as with the full budget. ElegantRL's trial is 10 folds of 200,000 steps at the speed measured over
@@ -49,6 +54,7 @@ from sweepd.optimize.study.space.search_space import Settings
 
 HOUR = 3600.0
 GOALS = {"elegant 1 env": 50.0, "elegant": 5.0}
+PAIR = ", two processes"
 
 
 def prepare(name: str, cell: dict[str, Any]) -> Callable[[], int]:
@@ -91,7 +97,11 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     handle, experiment = study_in(folder, bars, {**STANDARD, "budget": budget}, STANDARD_SPACE)
     spec = handle.spec
     scale = STANDARD["budget"] / (spec.rollouts * spec.transitions)
-    peers, mode = PeerProcesses(__name__, args.threads), None
+    processes = {", 1 thread": PeerProcesses(__name__, 1)}
+    if args.threads >= 2:
+        processes[f", {args.threads} threads"] = PeerProcesses(__name__, args.threads)
+        processes[PAIR] = PeerProcesses(__name__, args.threads // 2, 2)
+    mode = None
     runs: list[dict[str, Any]] = []
     trial_steps = len(experiment.folds) * STANDARD["budget"]
     for run in range(args.runs):
@@ -101,12 +111,15 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         whole = sum(phases.values())
         if run == 0:
             cell = {"params": handle.trials()[-1].params}
-            mode = {peers.prepare(name, cell) for name in GOALS}.pop()
+            for peer in processes.values():
+                mode = {peer.prepare(name, cell) for name in GOALS}.pop()
+        speeds = {
+            name + setting: peer.measure(name, args.seconds)
+            for name in GOALS
+            for setting, peer in processes.items()
+        }
         rates = {"ours": HOUR * spec.trials_per_batch / whole}
-        speeds = {}
-        for name in GOALS:
-            speeds[name] = peers.measure(name, args.seconds)
-            rates[name] = HOUR * speeds[name] / trial_steps
+        rates |= {name: HOUR * speed / trial_steps for name, speed in fastest(speeds).items()}
         speeds["ours, training alone"] = spec.trials_per_batch * trial_steps / phases["training"]
         runs.append(
             {"trials_per_hour": rates, "steps_per_second": speeds, "seconds_per_batch": phases}
@@ -114,10 +127,12 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         print(
             ", ".join(f"{name} {rate:.2f} trials/hour" for name, rate in rates.items()), flush=True
         )
-    peers.close()
+    for peer in processes.values():
+        peer.close()
     setup = {
         "bars": described,
         "peers_mkl": mode,
+        "peers": [setting.removeprefix(", ") for setting in processes],
         "observation": experiment.training_env(1, 1).state_dim,
         "folds": len(experiment.folds),
         **STANDARD,
@@ -132,6 +147,18 @@ def pairs(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"setup": setup, "runs": runs}
 
 
+def fastest(speeds: dict[str, float]) -> dict[str, float]:
+    """Return the speed of each peer in its best single process, and in two if it was measured."""
+    found = {}
+    for name in GOALS:
+        own = {key: speed for key, speed in speeds.items() if key.rpartition(", ")[0] == name}
+        pair = own.pop(name + PAIR, None)
+        found[name] = max(own.values())
+        if pair is not None:
+            found[name + PAIR] = pair
+    return found
+
+
 def same_setup(kept: dict[str, Any], result: dict[str, Any]) -> bool:
     """Return whether the runs in the file may be added: the same setup on the same processor."""
     if kept["machine"]["processor"] != result["machine"]["processor"]:
@@ -144,7 +171,7 @@ def report(result: dict[str, Any]) -> None:
     runs = result["runs"]
     ours = [run["trials_per_hour"]["ours"] for run in runs]
     print(
-        f"\n{'':16}{'trials/hour':>12}{'ours is':>10}{'goal':>8}   (medians of {len(runs)} paired "
+        f"\n{'':30}{'trials/hour':>12}{'ours is':>10}{'goal':>8}   (medians of {len(runs)} paired "
         "runs)"
     )
     for name in runs[0]["trials_per_hour"]:
@@ -153,7 +180,7 @@ def report(result: dict[str, Any]) -> None:
         result.setdefault("ours_over", {})[name] = ratio
         goal = f"{GOALS[name]:.0f}x" if name in GOALS else ""
         print(
-            f"{name:16}{statistics.median(rates):>12.2f}"
+            f"{name:30}{statistics.median(rates):>12.2f}"
             f"{'' if name == 'ours' else f'{ratio:.1f}x':>10}{goal:>8}"
         )
     del result["ours_over"]["ours"]
