@@ -16,7 +16,7 @@
 #include "items.h"
 
 constexpr long CHUNK = 96;  // rows at a time: they stay in the cache between passes; 16 and 12 fit
-constexpr int DEEPEST = 8;  // hidden layers
+constexpr int DEEPEST = 32;  // hidden layers
 
 // The sizes of a network and where its parts are, in floats from its beginning.
 struct Layout {

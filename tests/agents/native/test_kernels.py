@@ -155,6 +155,7 @@ def trained(
         (ToyEnv, {"action_dim": 20}, {"net_depth": 1}),
         (ToyEnv, {"privileged": True}, {"net_width": 33, "minibatch": 70, "activation": "tanh"}),
         (ToyEnv, {}, {"net_depth": 3, "activation": "silu"}),
+        (ToyEnv, {}, {"net_depth": 11}),
         (ChoicesEnv, {}, {"activation": "elu"}),
         (ItemsEnv, {}, {"net_width": 33, "activation": "tanh"}),
         (ChoiceEnv, {}, {}),
