@@ -39,6 +39,7 @@ class CompiledPPO(PlainPPO):
         self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self.steps = torch.zeros(())
         self._shapes = {name: one.shape for name, one in self.agent.named_parameters()}
+        torch.compiler.reset()  # the number of programs that a process may compile is limited
         self._compiled_act = _compiled(self._act)
         self._compiled_update = _compiled(self._update)
         self._ready = False
