@@ -93,10 +93,12 @@ class FaultLatch:
         Args:
             numbers: (columns, rows) float64.
         """
+        self._settle()
         # NaN propagates and stays.
         torch.maximum(self.values, numbers.abs(), out=self.values)
         # NaN is not ≤ 1, so it counts as illegal without a test of its own.
-        self.legal_steps.add_(torch.amax(self.values, 0).le_(1.0))
+        torch.le(torch.amax(self.values, 0), 1.0, out=self._legal)
+        self.legal_steps.add_(self._legal)
 
     def clear(self, rows: slice) -> None:
         """Forget the faults of these rows."""
@@ -104,6 +106,10 @@ class FaultLatch:
         self.legal_steps[rows] = self._steps
         self._legal[rows] = True
         self.values[:, rows] = 0
+
+    def going(self) -> Tensor:
+        """Return which rows have no fault in the recorded steps: (rows,) bool; as of `record`."""
+        return self._legal
 
     def latched(self) -> Tensor:
         """Return which rows have a fault: (rows,) bool."""

@@ -16,7 +16,7 @@ from sweepd.envs.core.faults import Fault, FaultLatch, illegal_choice, illegal_n
 from sweepd.envs.core.rows import put_rows, take_rows, where_rows
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Step, on_cpu
-from sweepd.envs.games.batched_rules import BatchedRules, MakeNativeStep, NativeStep, State
+from sweepd.envs.games.batched_rules import BatchedRules, MakeNative, NativeStep, Rules, State
 from sweepd.envs.games.drawn_ahead import Numbers, StartsAhead, StepNumbers
 from sweepd.envs.games.game import Game, MakeBatchedGame, NoParams
 from sweepd.envs.games.opponents import ScriptedPlayer
@@ -68,7 +68,7 @@ class BatchedGame(BatchedRules):
             envs_per_member: Rows per member: its games times the number of `seats`.
             device: Device of the environment.
             debug: Whether to check for illegal actions after every step.
-            native: Whether to use a native step, if there is one. Results are the same.
+            native: Whether to use native code, if there is any. Results are the same.
 
         Raises:
             InputError: The arguments do not fit together, or the game's declaration is wrong.
@@ -98,7 +98,7 @@ class BatchedGame(BatchedRules):
             self.configure_member(member, own)
         if native and self.native_code is not None:
             self._use_native(*self.native_code)
-        self.native = self.native_step is not None
+        self.native = self.native_step is not None or self.native_rules is not None
         needs_host = debug or self.native or self.spec.masked or self.uniforms_per_move
         if self.starts_ahead and self.seats == 1 and not needs_host:
             self.replayable = True
@@ -159,13 +159,21 @@ class BatchedGame(BatchedRules):
                 )
         return begun
 
-    def _use_native(self, code: NativeLibrary[Any], make: MakeNativeStep) -> None:
-        """Let native code make the steps, in its memory, if it can be used here."""
+    @property
+    def active_rules(self) -> Rules:
+        """What computes the rules: compiled code where it is used, else the game itself."""
+        return self.native_rules or self
+
+    def _use_native(self, code: NativeLibrary[Any], make: MakeNative) -> None:
+        """Let native code compute the rules, or make the steps in its memory, if it can be used."""
         library = code.library(self.device)
         if library is None:
             return
-        assert self._starts is not None
-        native = self.native_step = make(library, self.num_games, self.numbers)
+        native = make(library, self)
+        if self._starts is None:
+            self.native_rules = native
+            return
+        self.native_step = native
         self.state, self._starts.state, self.final = native.state, native.begun, native.final
         self.age = native.age
         native.configure()
@@ -279,19 +287,25 @@ class BatchedGame(BatchedRules):
         truncated = self.truncated(self.age >= self._limit, terminated)
         done = terminated | truncated
         rewards = self._ended(state, reward, done)
-        # `start` is computed for all games and used where an episode ended: a step must not branch
-        # on the values of tensors.
-        begun = self._starts.state if self._starts else self.start(numbers[0])
-        self.final = self._chosen(self.final, done, state, self.final)
-        self.state = self._chosen(self.state, done, begun, state)
+        self.state = self.active_rules.restart(state, done, numbers[0])
         self.age.masked_fill_(done, 0)
         self._begun(done, numbers)
         ends = self.of_game(terminated), self.of_game(truncated)
         return Step(self.observe(out), rewards, *ends)
 
+    def restart(self, state: State, ended: Tensor, uniforms: Any) -> State:
+        """See `BatchedRules.restart`.
+
+        `start` is computed for all games and used where an episode ended: a step must not branch on
+        the values of tensors.
+        """
+        self.final = self._chosen(self.final, ended, state, self.final)
+        begun = self._starts.state if self._starts else self.start(uniforms)
+        return self._chosen(self.state, ended, begun, state)
+
     def _play(self, action: Tensor, numbers: tuple[Any, ...]) -> tuple[State, Tensor, Tensor]:
         """Play a step and count it. Arguments and results as of `move`, for the rows' actions."""
-        played = self.move(self.state, self.by_seat(action), numbers[1])
+        played = self.active_rules.move(self.state, self.by_seat(action), numbers[1])
         self.age += 1
         return played
 
@@ -348,7 +362,8 @@ class BatchedGame(BatchedRules):
 
     def of_game(self, tensor: Tensor) -> Tensor:
         """Return every row's copy of a tensor of games (G,)."""
-        return tensor if self.rows_per_game == 1 else tensor.repeat_interleave(self.rows_per_game)
+        rows = self.rows_per_game
+        return tensor if rows == 1 else torch.stack((tensor,) * rows, 1).view(-1)
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """See `VecEnv.observe`."""
@@ -360,7 +375,7 @@ class BatchedGame(BatchedRules):
 
     def _show(self, state: State, out: Tensor | None) -> Tensor:
         """Return the rows' observations of a state, or write them to `out`."""
-        seen = self.see(state)
+        seen = self.active_rules.see(state)
         if self.spec.privileged_dim:
             seen = torch.cat((seen, self.privileged(state)), -1)
         seen = self.by_row(seen)
@@ -373,12 +388,19 @@ class BatchedGame(BatchedRules):
     def _legal(self, action: Tensor) -> Tensor:
         """Record the rows' actions, and return legal ones in their place."""
         if not self.if_discrete:
+            if self.active_rules.in_range(action):
+                self._faults.all_legal()
+                return action
             self._faults.record_sizes(action.t().double())
             # NaN becomes 0: the row is faulty, and its numbers must stay finite until `check`.
             return action.double().nan_to_num(0.0).clamp(-1.0, 1.0)
         made = action.clamp(0, self.action_dim - 1)
         self._faults.record(made == action, action.unsqueeze(0))
         return made
+
+    def in_range(self, action: Tensor) -> bool:  # noqa: ARG002
+        """See `BatchedRules.in_range`. Torch cannot tell without waiting for the device."""
+        return False
 
     def _explain(self, fault: Fault) -> str:
         """Say what is wrong with an action."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -63,7 +63,19 @@ class NativeStep(Protocol):
         """
 
 
-MakeNativeStep = Callable[[Any, int, Mapping[str, Tensor]], NativeStep]
+class Rules(Protocol):
+    """What computes the rules: the game itself by torch, or compiled code, to the bit the same.
+
+    Its methods are described in `BatchedRules`.
+    """
+
+    def move(self, state: State, action: Tensor, uniforms: Any) -> tuple[State, Tensor, Tensor]: ...
+    def restart(self, state: State, ended: Tensor, uniforms: Any) -> State: ...
+    def see(self, state: State, *args: Any) -> Tensor: ...
+    def in_range(self, action: Tensor) -> bool: ...
+
+
+MakeNative = Callable[[Any, Any], Any]
 
 
 class BatchedRules(GameEnv):
@@ -91,14 +103,15 @@ class BatchedRules(GameEnv):
             not computed in every step. No episode may be shorter than `shortest_episode`.
         draws_on_host: Whether random numbers come from the host, and so are the same on all devices.
         axis: Where the games are in the tensors of a state: the first axis (0) or the last one (-1).
-        native_code: Compiled code that can make the steps on CPUs, in games with `starts_ahead`, and
-            what makes a `NativeStep` of the library, the number of games and `numbers`. To the bit,
-            its steps are those of the rules.
+        native_code: Compiled code for CPUs, and what makes of the library and the game a
+            `NativeStep` in games with `starts_ahead`, else `Rules`. To the bit, its results are
+            those of the rules.
         numbers: The members' numeric parameters by name, each (G,) float64.
         state: The games' present state.
         final: The last state of each game's latest episode.
         age: (G,), steps of the present episodes.
-        native_step: What makes the steps; None: torch, by the rules.
+        native_step: Compiled steps; None: a step is operations of torch between those of the rules.
+        native_rules: Compiled rules, if there are any.
         num_games: Number of games.
         games_per_member: Games of each member.
         shortest: `shortest_episode` of each member.
@@ -117,8 +130,9 @@ class BatchedRules(GameEnv):
     state: State
     final: State
     age: Tensor
-    native_code: tuple[NativeLibrary[Any], MakeNativeStep] | None = None
+    native_code: tuple[NativeLibrary[Any], MakeNative] | None = None
     native_step: NativeStep | None = None
+    native_rules: Rules | None = None
     num_games: int
     games_per_member: int
     shortest: list[int]
@@ -147,6 +161,17 @@ class BatchedRules(GameEnv):
             The state after it; the seats' rewards, (...); and (G,) bool, episodes that it
             terminated.
         """
+
+    @abstractmethod
+    def restart(self, state: State, ended: Tensor, uniforms: Any) -> State:
+        """Return a state in which the games of `ended`, (G,) bool, begin again (`start`).
+
+        Their last states become those of `final`.
+        """
+
+    @abstractmethod
+    def in_range(self, action: Tensor) -> bool:
+        """Whether the rows' continuous actions are known to be from -1 to 1."""
 
     # Typed for the signatures of games in turns, too.
     @abstractmethod

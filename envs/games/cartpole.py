@@ -53,7 +53,7 @@ class CartPole(BatchedGame):
     env_name = "sweepd/CartPole-v1"
     state_dim, action_dim, if_discrete = 4, 2, True
     uniforms_per_start, starts_ahead, draws_on_host = 4, True, True
-    native_code = STEP, CartPoleStep
+    native_code = STEP, CartPoleStep.of
 
     def numeric(self, params: CartPoleParams) -> dict[str, float]:
         """See `BatchedRules.numeric`. Besides, the terms of the equations of motion."""

@@ -299,13 +299,13 @@ class _Table:
         """
         env, order = self._env, self.order
         if not env.in_turns:
-            seen = env.see(state).to(env.spec.torch_dtype).flatten(0, 1)[order]
+            seen = env.active_rules.see(state).to(env.spec.torch_dtype).flatten(0, 1)[order]
             joined = self._act(seen, None, legal, None)
             controls = joined.view(-1, 2, *joined.shape[1:])
             return controls
         mover = env.mover(state)
         # All rows show what the player to move sees, and only its action counts.
-        seen = env.see(state, mover).to(env.spec.torch_dtype)[order // 2]
+        seen = env.active_rules.see(state, mover).to(env.spec.torch_dtype)[order // 2]
         live = order % 2 == mover[order // 2]
         joined = self._act(seen, live, legal, mover)
         both = joined.view(-1, 2, *joined.shape[1:])
@@ -371,7 +371,7 @@ def _play(
         own = torch.rand(deals, columns, generator=generator, dtype=torch.float64)
         return own.repeat(games // deals, 1).to(env.device)
 
-    state = env.start(draw(env.uniforms_per_start))
+    rules, state = env.active_rules, env.start(draw(env.uniforms_per_start))
     returns = torch.zeros(games, 2, dtype=torch.float64, device=env.device)
     outcomes = torch.full_like(returns, 0.5)
     alive = torch.ones(games, dtype=torch.bool, device=env.device)
@@ -389,7 +389,7 @@ def _play(
             # Such games stay as they are, so that their position can be printed.
             illegal |= alive & ~right
             alive &= right
-        moved, reward, over = env.move(state, controls, draw(env.uniforms_per_move))
+        moved, reward, over = rules.move(state, controls, draw(env.uniforms_per_move))
         returns += torch.where(alive.unsqueeze(1), reward.double(), 0.0)
         lengths += alive
         ended = alive & (over if step < limit else torch.ones_like(over))

@@ -175,19 +175,19 @@ class HockeyRenderer:
         self._env = cast(Hockey, env)
         self._trail: deque[tuple[float, float]] = deque(maxlen=TRAIL)
         self._score = (0, 0)
-        self._began = self._env.moves
+        self._time = 0
 
     def _scene(self, *, final: bool) -> HockeyScene:
         seen = (self._env.final_obs() if final else self._env.observe())[0].tolist()
         if final:
-            goal = float(self._env.scored[0])
+            goal = float(self._env.final["scored"][0])
             self._score = (self._score[0] + (goal > 0), self._score[1] + (goal < 0))
-        time = self._env.moves - self._began
-        shown = scene_of(seen, tuple(self._trail), self._score, time)
+        # At the end, one step after the last one shown.
+        self._time = self._time + 1 if final else int(self._env.age[0])
+        shown = scene_of(seen, tuple(self._trail), self._score, self._time)
         self._trail.append(shown.puck)
         if final:
             self._trail.clear()
-            self._began = self._env.moves
         return shown
 
     def text(self, caption: str, *, final: bool) -> str:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from sweepd.envs.games.batched import BatchedGame
-from sweepd.envs.games.batched_rules import State
+from sweepd.envs.games.batched_rules import Rules, State
 from sweepd.envs.games.seating import VersusEnv
 from sweepd.envs.games.words import Words
+
+
+class StrictRules(Rules, Protocol):
+    """`Rules` of games with masks, several choices or turns, described in `GameRules`."""
+
+    def mask(self, state: State, chosen: Tensor) -> Tensor: ...
+    def all_legal(self, state: State, action: Tensor, going: Tensor) -> bool: ...
 
 
 class GameRules(BatchedGame, VersusEnv):
@@ -31,10 +40,17 @@ class GameRules(BatchedGame, VersusEnv):
     Attributes:
         obs_dtype: What `see` returns: "float32" (or what converts to it), or "uint8".
         counted: Options of the first choice whose share is recorded, by name: {"pass": 0}.
+        native_rules: See `BatchedRules`.
         words: Says what players of a game in turns see and decide (`sweepd play`).
     """
 
+    native_rules: StrictRules | None = None
     words = Words()
+
+    @property
+    def active_rules(self) -> StrictRules:
+        """See `BatchedGame.active_rules`."""
+        return self.native_rules or self
 
     def mover(self, state: State) -> Tensor:
         """Return the seat to move, (G,) int64, in games in turns."""
@@ -51,6 +67,18 @@ class GameRules(BatchedGame, VersusEnv):
             chosen: (..., k) int64, the first k choices of the seats; in turns, of the seat to move.
         """
         raise NotImplementedError(f"{self.env_name} is masked, and has no mask")
+
+    def all_legal(self, state: State, action: Tensor, going: Tensor) -> bool:  # noqa: ARG002
+        """Whether the seats' actions are known to be legal in all games, and all games are going.
+
+        Compiled rules can tell. Torch cannot without waiting for the device: False by default.
+
+        Args:
+            state: The state.
+            action: As `move` takes them, of any numbers.
+            going: (G,) bool, games without an illegal action so far.
+        """
+        return False
 
     def describe(self, state: State, game: int) -> str:
         """Return the position of one game for error messages, by default all of its tensors."""

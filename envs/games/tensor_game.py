@@ -36,10 +36,10 @@ class TensorGame(GameRules):
 
     Attributes:
         opponents: The opponents that the environment was made with.
-        reached: The state that the latest step reached, before games that ended began again, to
-            show how they ended.
-        played: The latest step's actions of the seats, as `move` got them, and the state before it;
-            None before the first step.
+        reached: In games in turns, the state that the latest step reached, before games that ended
+            began again, to show how they ended.
+        played: In games in turns, the latest step's actions, as `move` got them, and the state
+            before it; None before the first step.
     """
 
     reached: State
@@ -54,6 +54,7 @@ class TensorGame(GameRules):
         opponents: Opponents | None = None,
         outcome_rewards: bool = False,
         debug: bool = False,
+        native: bool = True,
     ) -> None:
         """Make the environment. Call `reset` before the first step.
 
@@ -65,12 +66,13 @@ class TensorGame(GameRules):
             outcome_rewards: Whether rewards are the outcome (`outcome`) in an episode's last step
                 and 0 before it, for judging.
             debug: Whether to check for illegal actions after every step.
+            native: See `BatchedGame`.
 
         Raises:
             InputError: The rows do not fit, or a game without two seats has opponents or outcomes.
         """
         self.opponents, self._outcome_rewards = opponents, outcome_rewards
-        super().__init__(params, envs_per_member, device=device, debug=debug)
+        super().__init__(params, envs_per_member, device=device, debug=debug, native=native)
 
     def _set_seats(self, params: Sequence[Any]) -> None:  # noqa: ARG002
         """See `BatchedGame._set_seats`."""
@@ -142,15 +144,18 @@ class TensorGame(GameRules):
 
     def _play(self, action: Tensor, numbers: tuple[Any, ...]) -> tuple[State, Tensor, Tensor]:
         """See `BatchedGame._play`. Lets the opponents act, and stops games with illegal actions."""
-        view = self._look()
+        view, rules = self._look(), self.active_rules
         controls = self._seats.controls(self.decode(action), view, numbers[2])
         going = None
-        if self._strict:
+        if self._strict and rules.all_legal(self.state, controls, self._faults.going()):
+            self._faults.all_legal()
+        elif self._strict:
             made, legal = self.strictly(controls, view.legal)
             going = self._faults.record(legal, controls.reshape(len(legal), -1).t())
             controls = made
-        self.played = controls, self._lasting(self.state)
-        state, reward, terminated = self.move(self.state, controls, numbers[1])
+        if self.in_turns:
+            self.played = controls, self._lasting(self.state)
+        state, reward, terminated = rules.move(self.state, controls, numbers[1])
         self.age += 1
         if self.in_turns:
             terminated = terminated | (self.age >= self._limit)
@@ -187,7 +192,8 @@ class TensorGame(GameRules):
 
     def _ended(self, state: State, reward: Tensor, done: Tensor) -> Tensor:
         """See `BatchedGame._ended`. Counts the outcomes of games that are done."""
-        self.reached = self._lasting(state)
+        if self.in_turns:
+            self.reached = self._lasting(state)
         if self._returns is None:
             return super()._ended(state, reward, done)
         returns = self._returns + reward
@@ -259,7 +265,8 @@ class TensorGame(GameRules):
 
     def _see(self, state: State, mover: Tensor | None = None) -> Tensor:
         """Return the observations of all seats; in games in turns, of the seat to move."""
-        seen = self.see(state) if mover is None else self.see(state, mover)
+        rules = self.active_rules
+        seen = rules.see(state) if mover is None else rules.see(state, mover)
         return seen.to(self.spec.torch_dtype)
 
     def _with_privileged(self, state: State, seen: Tensor, mover: Tensor | None = None) -> Tensor:
@@ -271,7 +278,7 @@ class TensorGame(GameRules):
 
     def legal_options(self, state: State) -> Legal:
         """Return `mask` of a state; its first mask, which several ask for, is computed once."""
-        return keep_first(partial(self.mask, state))
+        return keep_first(partial(self.active_rules.mask, state))
 
     def _make_faults(self) -> FaultLatch:
         """See `BatchedGame._make_faults`. Strict games keep the actions of all seats that act."""
@@ -312,8 +319,9 @@ class TensorGame(GameRules):
         return self.games_of(member) if self._strict else self._rows(member)
 
     def position(self, *, final: bool) -> str:
-        """Describe the first game (`describe`); with `final`, as the latest step left it."""
-        return self.describe(self.reached if final else self.state, 0)
+        """Describe the first game (`describe`); with `final`, as its latest episode ended."""
+        ended = self.reached if self.in_turns else self.final
+        return self.describe(ended if final else self.state, 0)
 
     def seen_by(self, seat: int, *, final: bool) -> Tensor:
         """Return what a seat of the first game in turns sees, (state_dim,); `final`: as above."""

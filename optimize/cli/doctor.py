@@ -17,6 +17,9 @@ from sweepd.agents.algorithms.identity import processor_kind, prove
 from sweepd.agents.native.choice import KERNELS
 from sweepd.envs.core.sizing import available_memory, cpu_count
 from sweepd.envs.crypto.native.choice import STEP as CRYPTO
+from sweepd.envs.games.bucket_brigade.native import STEP as BUCKET_BRIGADE
+from sweepd.envs.games.card_duel.native import STEP as CARD_DUEL
+from sweepd.envs.games.hockey.native import STEP as HOCKEY
 from sweepd.envs.games.native.cartpole import STEP as CARTPOLE
 from sweepd.envs.native.build import BuildError, processor_kinds, vector_flags
 from sweepd.envs.support.errors import InputError, TryAgainLater
@@ -29,7 +32,7 @@ from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 
 GIB = 2**30
-NATIVE = (KERNELS, CRYPTO, CARTPOLE)
+NATIVE = (KERNELS, CRYPTO, CARTPOLE, CARD_DUEL, HOCKEY, BUCKET_BRIGADE)
 VERSIONS = ("optuna", "numpy", "pandas", "sqlalchemy", "TA-Lib", "gymnasium", "safetensors")
 # Optional packages: (package, its extra, what it is for).
 EXTRAS = (

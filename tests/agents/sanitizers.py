@@ -27,6 +27,9 @@ TESTS = (
     "tests/envs/test_native_steps.py",
     "tests/envs/crypto/test_native_step.py",
     "tests/envs/games/test_native_cartpole.py",
+    "tests/envs/games/card_duel/test_native.py",
+    "tests/envs/games/hockey/test_native.py",
+    "tests/envs/games/bucket_brigade/test_native.py",
 )
 # The libraries that come before all others in a process, the sanitizer's options, and the tests.
 SANITIZERS = {

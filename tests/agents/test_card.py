@@ -147,7 +147,7 @@ def crypto(*, windows: bool = False) -> Any:
 
 
 # Enough where a step has hundreds of launches.
-FEW_STEPS = {"horizon": 4}
+FEW_STEPS = {"horizon": 2, "minibatch": 8}
 # Environments as studies use them, which are told their device.
 ENVIRONMENTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "crypto": (crypto, {}),
@@ -188,7 +188,7 @@ def test_environments_are_trained_in_and_evaluated_on_a_card(name: str) -> None:
             # Masks of the rows whose episodes end in a step, in crypto; starts drawn ahead.
             assert seen.uploads <= 12
             assert not seen.waits
-            play(env, ppo.act_fn(), 4)
+            play(env, ppo.act_fn(), 2)
 
 
 def test_windows_of_crypto_are_evaluated_on_a_card() -> None:

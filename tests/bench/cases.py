@@ -88,7 +88,7 @@ CASES = [
     Case(
         "game_steps",
         "--repeats 1 --seconds 0.001 --sizes 8",
-        ("machine.processor", "rows.0.rate", "rows.2.rates.0", "rows.2.goal"),
+        ("machine.processor", "rows.0.rate", "rows.2.rates.0", "rows.2.goal", "rows.1.over_torch"),
     ),
     Case(
         "env_steps",

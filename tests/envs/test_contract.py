@@ -17,9 +17,9 @@ from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.scenarios import BucketParams, scenario
-from sweepd.envs.games.card_duel.game import CardDuelParams
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
-from sweepd.envs.games.hockey.game import HockeyParams
+from sweepd.envs.games.hockey.game import Hockey, HockeyParams
 from sweepd.testing import EnvSubject, VecEnvTestCase
 from sweepd.testing.env_subject import subjects_of
 from tests.envs.external.samples import Counter, Masked, Tag
@@ -144,16 +144,22 @@ class TestBucketBrigade(VecEnvTestCase):
 class TestBucketBrigadeTogether(VecEnvTestCase):
     """Two members in the same games: a unit is both."""
 
+    native: ClassVar[bool] = True
+
     @classmethod
     def subjects(cls) -> list[EnvSubject]:
         def make(worlds: Sequence[Any], games: int, device: torch.device | str) -> VecEnv:
-            return BucketBrigade(worlds, 4 * games, together=2, device=device)
+            return BucketBrigade(worlds, 4 * games, together=2, device=device, native=cls.native)
 
         worlds = (
             BucketParams(max_nights=7),
             scenario("default_continuous", prob_house_catches_fire=0.1, max_nights=17),
         )
         return [EnvSubject("together", make, worlds, together=2, many=0)]
+
+
+class TestBucketBrigadeTogetherOfTorch(TestBucketBrigadeTogether):
+    native = False
 
 
 class TestHockey(VecEnvTestCase):
@@ -166,6 +172,15 @@ class TestHockey(VecEnvTestCase):
     @classmethod
     def subjects(cls) -> list[EnvSubject]:
         return [replace(own, steps=32, many=own.many and 3000) for own in super().subjects()]
+
+
+class TestHockeyOfTorch(VecEnvTestCase):
+    @classmethod
+    def subjects(cls) -> list[EnvSubject]:
+        def make(worlds: Sequence[Any], games: int, device: torch.device | str) -> VecEnv:
+            return Hockey(worlds, 2 * games, device=device, native=False)
+
+        return [EnvSubject("torch", make, TestHockey.worlds, steps=32, many=3000)]
 
 
 class TestHockeyOfChoices(TestHockey):
@@ -184,6 +199,15 @@ class TestCardDuel(VecEnvTestCase):
     def subjects(cls) -> list[EnvSubject]:
         alone, against = super().subjects()
         return [replace(alone, steps=32, many=500), replace(against, games=12)]
+
+
+class TestCardDuelOfTorch(VecEnvTestCase):
+    @classmethod
+    def subjects(cls) -> list[EnvSubject]:
+        def make(worlds: Sequence[Any], games: int, device: torch.device | str) -> VecEnv:
+            return CardDuel(worlds, games, device=device, native=False)
+
+        return [EnvSubject("torch", make, TestCardDuel.worlds, steps=32, many=500)]
 
 
 class TestKuhn(VecEnvTestCase):

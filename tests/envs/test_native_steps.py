@@ -17,7 +17,15 @@ from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.native import choice, self_test, step
 from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.crypto.scoring.evaluate import trade_windows
+from sweepd.envs.games.bucket_brigade import native as bucket_brigade
+from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
+from sweepd.envs.games.card_duel import native as card_duel
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
+from sweepd.envs.games.card_duel.players import PLAYERS
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.games.hockey import native as hockey
+from sweepd.envs.games.hockey.game import Hockey, HockeyParams
 from sweepd.envs.games.native import cartpole
 from sweepd.envs.games.play import play_episodes
 from sweepd.envs.native import build, threads
@@ -31,7 +39,13 @@ except build.BuildError as error:
     pytest.skip(f"no native code: {error}", allow_module_level=True)
 
 ROWS = 200
-STEPS = {"crypto": choice.STEP, "cartpole": cartpole.STEP}
+STEPS = {
+    "crypto": choice.STEP,
+    "cartpole": cartpole.STEP,
+    "card duel": card_duel.STEP,
+    "hockey": hockey.STEP,
+    "bucket brigade": bucket_brigade.STEP,
+}
 
 
 def make_crypto() -> VecEnv:
@@ -42,20 +56,44 @@ def make_cartpole() -> VecEnv:
     return CartPole(CartPoleParams(), ROWS)
 
 
-MAKERS: dict[str, Callable[[], VecEnv]] = {"crypto": make_crypto, "cartpole": make_cartpole}
+def make_card_duel() -> VecEnv:
+    return CardDuel(CardDuelParams(), ROWS)
+
+
+def make_bucket_brigade() -> VecEnv:
+    return BucketBrigade(BucketParams(), ROWS)
+
+
+def make_hockey() -> VecEnv:
+    return Hockey(HockeyParams(), ROWS)
+
+
+MAKERS: dict[str, Callable[[], VecEnv]] = {
+    "crypto": make_crypto,
+    "cartpole": make_cartpole,
+    "card duel": make_card_duel,
+    "hockey": make_hockey,
+    "bucket brigade": make_bucket_brigade,
+}
 
 
 def observations(env: VecEnv) -> list[list[float]]:
     """Step an environment a few times and return what is seen last."""
-    env.reset(3)
+    obs = env.reset(3)
     torch.manual_seed(0)
     for _ in range(30):
-        if env.if_discrete:
+        if env.spec.action_dims and not env.spec.masked:
+            choices = [torch.randint(size, (ROWS,)) for size in env.spec.action_dims]
+            action = torch.stack(choices, 1)
+        elif env.spec.masked:
+            uniforms = torch.rand(ROWS, PLAYERS["random"].uniforms, dtype=torch.float64)
+            action, _ = PLAYERS["random"].act(obs, obs[:, :0], uniforms, env.action_mask)
+        elif env.if_discrete:
             action = torch.randint(env.action_dim, (ROWS,))
         else:
             action = torch.rand(ROWS, env.action_dim) * 2 - 1
-        made = env.step(action)
-    return made.obs.tolist()
+        obs = env.step(action).obs
+    return obs.tolist()
 
 
 @pytest.fixture
@@ -66,7 +104,11 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(native, "_found", None)
 
 
-@pytest.mark.parametrize("source", [step.SOURCE, cartpole.SOURCE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "source",
+    [step.SOURCE, cartpole.SOURCE, card_duel.SOURCE, hockey.SOURCE, bucket_brigade.SOURCE],
+    ids=lambda path: path.stem,
+)
 def test_steps_compile_without_warnings(source: Path, tmp_path: Path) -> None:
     flags = [flag for flag in (*build.FLAGS, *build.vector_flags()) if flag != "-w"]
     # GCC's own AVX-512 header has a false positive of -Wmaybe-uninitialized.
@@ -155,7 +197,7 @@ def test_other_devices_use_torch() -> None:
 
 
 def test_the_digests_see_a_changed_step(tmp_path: Path) -> None:
-    """One operation that rounds differently."""
+    """One operation that rounds differently, or one comparison."""
     changes: list[tuple[NativeLibrary, Path, str, str, str]] = [
         (choice.STEP, step.SOURCE, "orders.h", "buy / open * buy_rate", "buy * buy_rate / open"),
         (
@@ -164,6 +206,15 @@ def test_the_digests_see_a_changed_step(tmp_path: Path) -> None:
             "cartpole.cpp",
             "numerator / denominator",
             "numerator * (1.0 / denominator)",
+        ),
+        (card_duel.STEP, card_duel.SOURCE, "masks.h", "cost[id] <= CHEAP", "cost[id] < CHEAP"),
+        (hockey.STEP, hockey.SOURCE, "physics.h", "(cx - vx) / far", "(cx - vx) * (1.0f / far)"),
+        (
+            bucket_brigade.STEP,
+            bucket_brigade.SOURCE,
+            "rules.h",
+            "(double)n.ruined_now[i] / (double)b.houses",
+            "(double)n.ruined_now[i] * (1.001 / (double)b.houses)",
         ),
     ]
     for native, source, file, before, after in changes:
@@ -182,7 +233,10 @@ def test_bits_do_not_depend_on_the_width_of_vectors() -> None:
     code = (
         "from sweepd.envs.crypto.native.choice import STEP as one\n"
         "from sweepd.envs.games.native.cartpole import STEP as two\n"
-        "one.checked(), two.checked()"
+        "from sweepd.envs.games.card_duel.native import STEP as three\n"
+        "from sweepd.envs.games.hockey.native import STEP as four\n"
+        "from sweepd.envs.games.bucket_brigade.native import STEP as five\n"
+        "for step in (one, two, three, four, five):\n    step.checked()"
     )
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "avx2"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
@@ -208,3 +262,6 @@ def test_a_forked_process_has_threads_of_its_own(name: str) -> None:
 def test_digests_are_of_these_libraries() -> None:
     assert self_test.digest(choice.STEP.checked()) == self_test.DIGEST
     assert cartpole.digest(cartpole.STEP.checked()) == cartpole.DIGEST
+    assert card_duel.digest(card_duel.STEP.checked()) == card_duel.DIGEST
+    assert hockey.digest(hockey.STEP.checked()) == hockey.DIGEST
+    assert bucket_brigade.digest(bucket_brigade.STEP.checked()) == bucket_brigade.DIGEST

@@ -13,6 +13,9 @@ import torch
 
 from sweepd.agents.native import kernels
 from sweepd.envs.crypto.native import step
+from sweepd.envs.games.bucket_brigade import native as bucket_brigade
+from sweepd.envs.games.card_duel import native as card_duel
+from sweepd.envs.games.hockey import native as hockey
 from sweepd.envs.games.native import cartpole
 from sweepd.envs.native import build
 from sweepd.envs.native.structs import c_constant, c_struct
@@ -59,6 +62,9 @@ STRUCTS = {
     ],
     step.SOURCE: ["State"],
     cartpole.SOURCE: ["State"],
+    card_duel.SOURCE: ["Facts", "Duels"],
+    hockey.SOURCE: ["Tables", "Match", "Games"],
+    bucket_brigade.SOURCE: ["Brigade", "Phases", "State", "NightEvents", "Chances"],
 }
 
 

@@ -11,16 +11,21 @@ from sweepd.envs.games.bucket_brigade.rules import night_events
 from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
 from sweepd.envs.games.drawn_ahead import Numbers
 
+MOST = 1.0 - 2.0**-24  # largest uniform number
 _CHUNK = 2**16  # numbers drawn and evaluated at a time, which fit into a processor's cache
 # Returns uniform numbers in [0, 1): (nights, H, games) float32, given the nights.
 Uniform = Callable[[int], Tensor]
+# What `evaluate` does.
+Evaluate = Callable[[BucketParams, Tensor], Numbers]
 
 
-def draw_events(params: BucketParams, nights: int, games: int, uniform: Uniform) -> Numbers:
+def draw_events(
+    params: BucketParams, nights: int, games: int, uniform: Uniform, evaluate: Evaluate
+) -> Numbers:
     """Draw the events of nights by name, (nights, H, …, games), and the "starts" after each night."""
     at_once = max(1, _CHUNK // (params.num_houses * games))
     chunks = [
-        _events(params, uniform(min(at_once, nights - first)))
+        evaluate(params, uniform(min(at_once, nights - first)))
         for first in range(0, nights, at_once)
     ]
     drawn = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
@@ -34,7 +39,7 @@ def draw_starts(params: BucketParams, rounds: int, uniform: Uniform) -> Tensor:
     return uniform(rounds) < params.prob_house_catches_fire
 
 
-def _events(params: BucketParams, uniform: Tensor) -> Numbers:
+def evaluate(params: BucketParams, uniform: Tensor) -> Numbers:
     """Evaluate one uniform number per house and night, (nights, H, games).
 
     Drawing is the slowest part, so all events of a house in a night come from one number.
@@ -53,9 +58,11 @@ def _rest(uniform: Tensor, chance: float) -> Tensor:
     Each is the relative position of `uniform` in its part, [0, chance) or [chance, 1).
     """
     below = uniform < chance
-    rest = torch.where(
-        below,
-        uniform * (1.0 / (chance or 1.0)),
-        (uniform - chance) * (1.0 / ((1.0 - chance) or 1.0)),
-    )
-    return rest.clamp_max_(1.0 - 2.0**-24)  # rounding may exceed it
+    by_chance, by_rest = inverse_shares(chance)
+    rest = torch.where(below, uniform * by_chance, (uniform - chance) * by_rest)
+    return rest.clamp_max_(MOST)  # rounding may exceed it
+
+
+def inverse_shares(chance: float) -> tuple[float, float]:
+    """Return 1 / chance and 1 / (1 - chance), 1 in place of 1 / 0."""
+    return 1.0 / (chance or 1.0), 1.0 / ((1.0 - chance) or 1.0)

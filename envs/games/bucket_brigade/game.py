@@ -18,7 +18,8 @@ from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import on_cpu
 from sweepd.envs.games.batched import BatchedGame
 from sweepd.envs.games.batched_rules import State
-from sweepd.envs.games.bucket_brigade.events import Uniform, draw_events, draw_starts
+from sweepd.envs.games.bucket_brigade.events import Uniform, draw_events, draw_starts, evaluate
+from sweepd.envs.games.bucket_brigade.native import STEP, NativeBrigade
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
 from sweepd.envs.games.bucket_brigade.rules import NightEvents, Rules
 from sweepd.envs.games.bucket_brigade.scenarios import BucketParams
@@ -37,6 +38,7 @@ class BucketBrigade(BatchedGame):
     night, divided by `BucketParams.reward_scale` if observations are scaled.
 
     Attributes:
+        scale: (E,) float64, by which rewards are divided.
         rematches: Whether `draw` gives the rows other seats, also in `final_obs`. Faults stay with
             the row, since its member caused them.
     """
@@ -45,6 +47,8 @@ class BucketBrigade(BatchedGame):
     if_discrete = True
     draws_on_host, axis = True, -1
     _steps_ahead = 64
+    native_code = STEP, NativeBrigade.of
+    native_rules: NativeBrigade | None = None
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class BucketBrigade(BatchedGame):
         scaled: bool = True,
         device: torch.device | str = "cpu",
         debug: bool = False,
+        native: bool = True,
     ) -> None:
         """Make the environment. Call `reset` before the first step.
 
@@ -66,13 +71,14 @@ class BucketBrigade(BatchedGame):
             scaled: Whether observations and rewards are encoded for learning, or the game's own.
             device: Device of the environment.
             debug: Whether to check for illegal actions after every step.
+            native: See `BatchedGame`.
 
         Raises:
             InputError: The arguments do not fit together.
         """
         self.together, self.rematches = together, together > 1
         self.scaled = self.prescaled = scaled
-        super().__init__(params, envs_per_member, device=device, debug=debug)
+        super().__init__(params, envs_per_member, device=device, debug=debug, native=native)
 
     def _set_seats(self, params: Sequence[BucketParams]) -> None:
         """See `BatchedGame._set_seats`."""
@@ -97,7 +103,7 @@ class BucketBrigade(BatchedGame):
         self.rules = Rules(houses, agents, games, device)
         self.encoder = ObservationEncoder(houses, agents, games, scaled=self.scaled, device=device)
         self.state_dim = self.encoder.size
-        self._scale = torch.ones(games, dtype=torch.float64, device=device)
+        self.scale = torch.ones(games, dtype=torch.float64, device=device)
         # A seat's number is game * agents + agent. `_seat_of` is by row, `_row_of` by seat.
         self._seat_of = torch.arange(self.num_envs, device=device)
         self._row_of = self._seat_of.clone()
@@ -126,8 +132,8 @@ class BucketBrigade(BatchedGame):
         # Where no game is in continuous mode, it is the rules' own.
         self.state["progress"] = self.state["progress"].clone()
         self.encoder.configure(games, params)
-        self._scale[games] = params.reward_scale if self.scaled else 1.0
-        self.reward_unit = self._scale[self._game_of]
+        self.scale[games] = params.reward_scale if self.scaled else 1.0
+        self.reward_unit = self.scale[self._game_of]
 
     def numeric(self, params: BucketParams) -> dict[str, float]:
         """See `BatchedRules.numeric`. `Rules` has them."""
@@ -144,9 +150,9 @@ class BucketBrigade(BatchedGame):
 
     def draw_steps(self, member: int, steps: int) -> Numbers:
         """See `BatchedGame.draw_steps`."""
-        return draw_events(
-            self._params[member], steps, self.games_per_member, self._uniform_of(member)
-        )
+        native, uniform = self.native_rules, self._uniform_of(member)
+        by = evaluate if native is None else native.evaluate
+        return draw_events(self._params[member], steps, self.games_per_member, uniform, by)
 
     def draw_first(self, member: int) -> Numbers:
         """See `BatchedGame.draw_first`."""
@@ -180,7 +186,7 @@ class BucketBrigade(BatchedGame):
     ) -> tuple[State, Tensor, Tensor]:
         """See `BatchedRules.move`; action: (N, 3, E) uint8."""
         night = self.rules.play(state, action, self.age, uniforms)
-        return night.state, night.rewards.div_(self._scale).t(), night.terminated
+        return night.state, night.rewards.div_(self.scale).t(), night.terminated
 
     def see(self, state: State) -> Tensor:
         """See `BatchedRules.see`."""
@@ -189,6 +195,9 @@ class BucketBrigade(BatchedGame):
     def _show(self, state: State, out: Tensor | None) -> Tensor:
         """See `BatchedGame._show`. After a rematch, a row has what its present seat sees."""
         obs = torch.empty(self._obs_shape, device=self.device) if out is None else out
+        if self.native_rules is not None:
+            self.native_rules.show(state, self._rows_of_seats(), obs)
+            return obs
         agents = self._agent_of if self.rematches else None
         self.encoder.show(state["houses"], state["acts"], obs, self._game_of, agents)
         return obs
@@ -202,8 +211,14 @@ class BucketBrigade(BatchedGame):
         """See `BatchedGame.of_game`."""
         return tensor.index_select(0, self._game_of)
 
+    def _rows_of_seats(self) -> Tensor | None:
+        """Return the row of every seat, (num_envs,) int64; None: seats are rows."""
+        return self._row_of if self.rematches else None
+
     def by_seat(self, action: Tensor) -> Tensor:
-        """See `BatchedGame.by_seat`; action: (3 num_envs,) uint8; returns (N, 3, E)."""
+        """See `BatchedGame.by_seat`; action: as of `_legal`; returns (N, 3, E)."""
+        if self.native_rules is not None:
+            return action
         if self.rematches:
             action = action.view(-1, 3)[self._row_of]
         acts = action.view(self.num_games, -1).t().clone(memory_format=torch.contiguous_format)
@@ -215,7 +230,18 @@ class BucketBrigade(BatchedGame):
         return FaultLatch(3 * self.num_envs, 1, self._explain, self.device, torch.uint8)
 
     def _legal(self, action: Tensor) -> Tensor:
-        """See `BatchedGame._legal`; returns (3 num_envs,) uint8."""
+        """See `BatchedGame._legal`; returns (3 num_envs,) uint8, natively as `by_seat` does."""
+        if self.native_rules is not None:
+            acts, legal = self.native_rules.seat(action, self._rows_of_seats())
+            if legal:
+                self._faults.all_legal()
+            else:
+                self._record(action)
+            return acts
+        return self._record(action)
+
+    def _record(self, action: Tensor) -> Tensor:
+        """Record the rows' actions, and return legal ones in their place, (3 num_envs,) uint8."""
         given = action.clamp(-1, _MOST).to(torch.uint8).view(-1)
         made = torch.minimum(given, self._most)
         self._faults.record(given == made, given.unsqueeze(0))
@@ -291,5 +317,5 @@ class BucketBrigade(BatchedGame):
         self._seat_of[rows] = seats
         self._game_of[rows] = seats // self.num_agents
         self._agent_of[rows] = seats % self.num_agents
-        self.reward_unit = self._scale[self._game_of]
+        self.reward_unit = self.scale[self._game_of]
         self._row_of[seats] = torch.arange(rows.start, rows.stop, device=self.device)

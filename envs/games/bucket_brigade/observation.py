@@ -29,22 +29,24 @@ class ObservationEncoder:
     house is its location, so it is included once.
 
     Attributes:
+        seen: Number of numbers that follow from the state.
         shared: Number of numbers that all agents of a game observe in common.
         size: Number of all.
+        table: (E, size), what all agents of each game observe in common; the rest is 0.
     """
 
     def __init__(
         self, num_houses: int, num_agents: int, games: int, *, scaled: bool, device: torch.device
     ) -> None:
         self.num_houses, self.num_agents, self.scaled = num_houses, num_agents, scaled
-        self._seen = (
+        self.seen = (
             3 * num_houses + num_agents * (num_houses + 2)
             if scaled
             else num_houses + 4 * num_agents
         )
-        self.shared = self._seen + SCENARIO_SIZE
+        self.shared = self.seen + SCENARIO_SIZE
         self.size = self.shared + num_agents
-        self._table = torch.zeros(games, self.size, device=device)
+        self.table = torch.zeros(games, self.size, device=device)
         if scaled:
             self._at_once = next(k for k in range(_MOST_AT_ONCE, 0, -1) if num_houses % k == 0)
             # Tables of encoded patterns: a look-up is faster than encoding number by number.
@@ -78,7 +80,7 @@ class ObservationEncoder:
             numbers[3:9] /= params.reward_scale
             numbers[10] /= params.max_nights
             numbers[11] /= 10.0
-        self._table[games, self._seen : self.shared] = numbers.to(self._table)
+        self.table[games, self.seen : self.shared] = numbers.to(self.table)
 
     def show(
         self, houses: Tensor, acts: Tensor, out: Tensor, game_of: Tensor, agent_of: Tensor | None
@@ -95,18 +97,18 @@ class ObservationEncoder:
         self._encode(houses, acts)
         if agent_of is None:
             seats = out.view(-1, self.num_agents, self.size)
-            seats.copy_(self._table.unsqueeze(1))
+            seats.copy_(self.table.unsqueeze(1))
             seats[..., self.shared :].diagonal(dim1=1, dim2=2).fill_(1.0)
         else:
-            torch.index_select(self._table, 0, game_of, out=out)
+            torch.index_select(self.table, 0, game_of, out=out)
             out[:, self.shared :].scatter_(1, agent_of.unsqueeze(1), 1.0)
 
     def _encode(self, houses: Tensor, acts: Tensor) -> None:
         """Write what all agents of a game observe in common into the table."""
-        games, table = houses.shape[-1], self._table
+        games, table = houses.shape[-1], self.table
         if not self.scaled:
             parts = torch.cat([houses, acts.flatten(0, 1)]).index_select(0, self._order)
-            table[:, : self._seen] = parts.t()
+            table[:, : self.seen] = parts.t()
             return
         # The states of a group of houses, read as digits of base 3, are its index in the table.
         groups = houses.view(-1, self._at_once, games)
@@ -122,7 +124,7 @@ class ObservationEncoder:
         act = (act[:, HOUSE] * 4).add_(act[:, MODE], alpha=2).add_(act[:, SIGNAL])
         at = act.t().to(torch.int64).flatten()
         shown = torch.index_select(self._acts, 0, at, out=self._acts_shown).view(games, -1)
-        table[:, 3 * self.num_houses : self._seen] = shown
+        table[:, 3 * self.num_houses : self.seen] = shown
 
     def houses_in(self, obs: Tensor) -> Tensor:
         """Return the houses' states, (rows, H) int64, from observations (rows, size)."""

@@ -56,10 +56,16 @@ def workers_needed(params: BucketParams, uniform: Tensor) -> Tensor:
     k workers succeed if it is below 1 - (1 - prob_solo_agent_extinguishes_fire)^k.
     """
     needed = torch.ones_like(uniform, dtype=torch.uint8)
-    for workers in range(1, params.num_agents + 1):
-        failed = uniform >= 1.0 - (1.0 - params.prob_solo_agent_extinguishes_fire) ** workers
+    for chance in chances_of_success(params):
+        failed = uniform >= chance
         needed += failed.view(torch.uint8)  # one worker more for each number that does not suffice
     return needed
+
+
+def chances_of_success(params: BucketParams) -> list[float]:
+    """Return the probabilities that 1, 2, … all agents put out a fire."""
+    alone = params.prob_solo_agent_extinguishes_fire
+    return [1.0 - (1.0 - alone) ** workers for workers in range(1, params.num_agents + 1)]
 
 
 def night_events(
@@ -94,6 +100,10 @@ class Rules:
     Attributes:
         no_acts: "acts" before the first night.
         no_progress: "progress" before the first night.
+        positional: Whether some game needs to know how far its agents go; such phases of a night
+            are skipped where no game needs them.
+        continuous: Whether some game is in continuous mode, and so needs `NightEvents.spreads`.
+        shaped: Whether some game has rewards besides those of the original.
     """
 
     def __init__(self, num_houses: int, num_agents: int, games: int, device: torch.device) -> None:
@@ -119,9 +129,9 @@ class Rules:
         self._min_nights = new(dtype=torch.int64)
         self._burns_out, self._lasts = new(dtype=torch.bool), new(dtype=torch.bool)
         self._quiet_ends, self._start_counts = new(dtype=torch.bool), new(dtype=torch.bool)
-        # By first game; phases of a night that no game needs are skipped.
+        # By first game.
         self._rules: dict[int, BucketParams] = {}
-        self._positional = self._continuous = self._shaped = False
+        self.positional = self.continuous = self.shaped = False
 
         # House h belongs to agent h mod N: viewed as rows of N houses, the last one padded, a sum
         # over rows counts by agent.
@@ -177,11 +187,11 @@ class Rules:
 
         self._rules[games.start] = p
         every = self._rules.values()
-        self._continuous = any(one.continuous for one in every)
-        self._positional = any(
+        self.continuous = any(one.continuous for one in every)
+        self.positional = any(
             one.action_validity_mode == "adjacent_only" or one.distance_cost_alpha for one in every
         )
-        self._shaped = any(
+        self.shaped = any(
             one.progress_shaping_coef
             or one.action_shaping_alpha
             or one.action_shaping_beta
@@ -189,10 +199,13 @@ class Rules:
             for one in every
         )
 
-    @property
-    def continuous(self) -> bool:
-        """Whether any game is in continuous mode, and so needs `NightEvents.spreads`."""
-        return self._continuous
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what `configure` sets, and other tensors, by name: for compiled code."""
+        return {
+            name.removeprefix("_"): own
+            for name, own in vars(self).items()
+            if isinstance(own, Tensor)
+        }
 
     def play(
         self, state: dict[str, Tensor], acts: Tensor, night: Tensor, events: NightEvents
@@ -207,7 +220,7 @@ class Rules:
             events: The night's random events.
         """
         house, mode = acts[:, HOUSE], acts[:, MODE]
-        distance = self._hold_back(house) if self._positional else None
+        distance = self._hold_back(house) if self.positional else None
         # Workers at each house. A resting agent counts as at house 255: mode - 1 is 255 there.
         at_work = torch.bitwise_or(house, mode - 1)
         workers = (at_work.unsqueeze(1) == self._numbers).sum(0, dtype=torch.uint8)
@@ -216,12 +229,12 @@ class Rules:
         # Houses that burned before the night. By the original's rules (semantics "default"), none
         # burned before a game's first night.
         was_burning = burning & ((night > 0) | self._start_counts)
-        ruined_before = ruined.sum(0, dtype=torch.uint8) if self._shaped else None
+        ruined_before = ruined.sum(0, dtype=torch.uint8) if self.shaped else None
 
         # Workers put out fires. Other fires ruin their houses, or burn on in continuous mode.
         put_out = burning & (workers >= events.needed)
         progress = self.no_progress
-        if self._continuous:
+        if self.continuous:
             progress, out = self._suppress(state["progress"], workers, burning)
             put_out |= out
         safe |= put_out

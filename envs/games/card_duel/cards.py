@@ -10,10 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from functools import cache
 
 from sweepd.envs.support.errors import InputError
 
 DECK_SIZE, COPIES = 30, 2
+# Games with random decks draw them among as many, which are always the same.
+RANDOM_DECKS = 1000
 
 
 class Kind(IntEnum):
@@ -166,3 +169,10 @@ PRESETS = {
         "Hermit Crab, Flying Fish, Iron Lobster, Stone Turtle, Shell Plate, High Tide"
     ),
 }
+
+
+@cache
+def known_decks() -> tuple[tuple[int, ...], ...]:
+    """Return the decks that games are played with: the presets, then random ones."""
+    generator = random.Random(0)
+    return (*PRESETS.values(), *(random_deck(generator) for _ in range(RANDOM_DECKS)))

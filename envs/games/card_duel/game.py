@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from sweepd.envs.core.env_spec import BYTES
-from sweepd.envs.games.card_duel.cards import PRESETS, random_deck
+from sweepd.envs.games.card_duel.cards import PRESETS, RANDOM_DECKS
 from sweepd.envs.games.card_duel.constants import CHOICES, DECISIONS, TYPES, Action
 from sweepd.envs.games.card_duel.describe import describe_position
-from sweepd.envs.games.card_duel.layout import Board
+from sweepd.envs.games.card_duel.layout import MOVER, Board
 from sweepd.envs.games.card_duel.masks import (
     Legal,
     first_mask,
@@ -23,15 +21,14 @@ from sweepd.envs.games.card_duel.masks import (
     second_mask,
     type_mask,
 )
+from sweepd.envs.games.card_duel.native import STEP, NativeDuel
 from sweepd.envs.games.card_duel.observation import COLUMNS, ITEMS, SIZE, observe
 from sweepd.envs.games.card_duel.rules import decide
+from sweepd.envs.games.card_duel.tables import decks
 from sweepd.envs.games.card_duel.turns import MOVE_UNIFORMS, START_UNIFORMS, begin_games
 from sweepd.envs.games.card_duel.words import DuelWords
 from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.envs.support.errors import InputError
-
-# Decks of games with random decks are drawn among as many, which are always the same.
-RANDOM_DECKS = 1000
 
 
 @dataclass(frozen=True)
@@ -106,12 +103,13 @@ class CardDuel(TensorGame):
     uniforms_per_start = 2 + START_UNIFORMS
     uniforms_per_move = MOVE_UNIFORMS
     words = DuelWords()
+    native_code = STEP, NativeDuel.of
     _kept: tuple[Tensor, int, Legal] | None = None
 
     def prepare(self, params: Sequence[CardDuelParams]) -> None:
         """See `GameRules.prepare`."""
         del params
-        self._decks = torch.tensor(_all_decks(), dtype=torch.int8, device=self.device)
+        self._decks = decks(self.device)
 
     def numeric(self, params: CardDuelParams) -> dict[str, float]:
         """See `GameRules.numeric`. The probability of presets, and which of them there are."""
@@ -147,7 +145,7 @@ class CardDuel(TensorGame):
 
     def mover(self, state: State) -> Tensor:
         """See `GameRules.mover`."""
-        return Board(_cells(state)).mover.long()
+        return state["cells"][:, MOVER].long()
 
     def move(self, state: State, action: Tensor, uniforms: Tensor) -> tuple[State, Tensor, Tensor]:
         """See `GameRules.move`."""
@@ -195,9 +193,3 @@ class CardDuel(TensorGame):
 def _cells(state: State) -> Tensor:
     """Return positions with the games last, contiguous."""
     return state["cells"].t().contiguous()
-
-
-@cache
-def _all_decks() -> list[tuple[int, ...]]:
-    generator = random.Random(0)
-    return [*PRESETS.values(), *(random_deck(generator) for _ in range(RANDOM_DECKS))]

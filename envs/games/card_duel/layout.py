@@ -43,6 +43,7 @@ SIDE = sum(SIDE_ROWS.values())
 # `attacker` and `target` are places of bodies and `source` is a front slot, each plus 1: 0 is none.
 SHARED_ROWS = ("phase", "mover", "own_turn", "attacker", "target", "effect", "source", "starter")
 ROWS = 2 * SIDE + len(SHARED_ROWS)
+MOVER = 2 * SIDE + SHARED_ROWS.index("mover")
 _STARTS = dict(zip(SIDE_ROWS, pairwise(accumulate(SIDE_ROWS.values(), initial=0)), strict=True))
 
 

@@ -14,8 +14,8 @@ def random_option(mask: Tensor, uniform: Tensor) -> Tensor:
     """Return (games,) int64: a legal option of (games, options) bool, all equally likely."""
     ranks = mask.cumsum(1, dtype=torch.int32)
     wanted = (uniform * ranks[:, -1]).int()
-    # The option whose rank is the first above the wanted one; argmax takes the first of equals.
-    return (ranks > wanted.unsqueeze(1)).byte().argmax(1)
+    # The first option whose rank is above the wanted one, as that of the last option is.
+    return (ranks[:, :-1] <= wanted.unsqueeze(1)).sum(1)
 
 
 class RandomPlayer:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sweepd.envs.games.card_duel.cards import CARDS, CHAMPION, NO_KEYWORD, Effect, Kind
+from sweepd.envs.games.card_duel.cards import CARDS, CHAMPION, NO_KEYWORD, Effect, Kind, known_decks
 from sweepd.envs.games.card_duel.constants import HEALTH
 
 
@@ -34,6 +34,12 @@ def facts(device: torch.device) -> Facts:
     champion = (0, 0, 0, HEALTH, NO_KEYWORD, Effect.NONE, False)
     columns = zip((0,) * len(champion), *rows, champion, strict=True)
     return Facts(*(torch.tensor(column, dtype=torch.int8, device=device) for column in columns))
+
+
+@cache
+def decks(device: torch.device) -> Tensor:
+    """Return `known_decks` on a device: (decks, DECK_SIZE) int8."""
+    return torch.tensor(known_decks(), dtype=torch.int8, device=device)
 
 
 def look_up(table: Tensor, ids: Tensor) -> Tensor:

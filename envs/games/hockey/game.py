@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sweepd.envs.games.hockey.physics import Bodies, own_frames
+from sweepd.envs.games.hockey.native import STEP, NativeHockey
+from sweepd.envs.games.hockey.physics import Bodies, length, own_frames
 from sweepd.envs.games.hockey.rules import DISCRETE_ACTIONS, SHOT_SPEED, GameState, play
 from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.envs.support.errors import InputError
@@ -78,14 +79,11 @@ class Hockey(TensorGame):
     puck is held).
 
     Actions: x force, y force, torque and, in keep mode, shoot; or one of `DISCRETE_ACTIONS`.
-
-    Attributes:
-        moves: Number of steps that were played, for renderers.
-        scored: (games,), 1 where player 1 scored in the last step, -1 where player 2 did, else 0.
     """
 
     seats = 2
     uniforms_per_start = 6
+    native_code = STEP, NativeHockey.of
 
     def prepare(self, params: Sequence[HockeyParams]) -> None:
         """See `TensorGame.prepare`."""
@@ -100,7 +98,6 @@ class Hockey(TensorGame):
         self._table = torch.tensor(DISCRETE_ACTIONS, device=self.device)[:, : 3 + self.keep_mode]
         signs = torch.tensor([-1.0, -1.0, 1.0, -1.0, -1.0, 1.0], device=self.device)
         self._mirror = signs.unsqueeze(1)
-        self.moves, self.scored = 0, torch.zeros(self.num_games, device=self.device)
 
     def configure_member(self, member: int, params: HockeyParams) -> None:
         """See `TensorGame.configure_member`."""
@@ -129,7 +126,7 @@ class Hockey(TensorGame):
         puck_x = torch.where(defense, px * 3.333, sign * (1.0 + px))
         puck_y = torch.where(defense, 0.8 * (8.0 * py - 4.0), 2.0 * py - 1.0)
         aim_x, aim_y = -5.0 - puck_x, 0.6 * 1.25 * (2.0 * shot_y - 1.0) - puck_y
-        speed = torch.where(defense, SHOT_SPEED / torch.hypot(aim_x, aim_y), 0.0)
+        speed = torch.where(defense, SHOT_SPEED / length(aim_x, aim_y), 0.0)
         zero = torch.zeros_like(puck_x)
         # Player 2's position is given in the world; its frame is turned by half a turn.
         x2 = torch.where(training, -(3.0 - 3.333 + 5.0 * p2x), -3.0)
@@ -161,7 +158,6 @@ class Hockey(TensorGame):
         rows = action.to(self._table.dtype).flatten(1).t().contiguous()
         controls = rows.view(2, -1, rows.shape[1]).transpose(0, 1)
         game, played = play(_unpacked(state), controls, keep_mode=self.keep_mode)
-        self.moves, self.scored = self.moves + 1, game.scored
         reward = self._reward(game, played.caught)
         return _packed(game), reward.t(), played.ended
 
@@ -169,7 +165,7 @@ class Hockey(TensorGame):
         """Return (2, games): goals, closeness, touch and direction."""
         x, vx = own_frames(game.puck.x), own_frames(game.puck.vx)
         clock = self.numbers["time_limit"].to(x.dtype)
-        far = torch.hypot(x - game.players.x, own_frames(game.puck.y) - game.players.y)
+        far = length(x - game.players.x, own_frames(game.puck.y) - game.players.y)
         near = torch.where((x < 0) & (vx <= 0), far * (-30.0 / (250 / 60 * clock / 2)), 0.0)
         weights = {name: self.numbers[name].to(x.dtype) for name in SHAPING}
         return (

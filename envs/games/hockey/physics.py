@@ -58,13 +58,14 @@ MAX_SPEED = 2.0 / DT  # bodies move at most 2 m per step
 _FACES = [(OUTLINE[k], OUTLINE[k + 1]) for k in range(4)]
 _LENGTHS = [math.dist(a, b) for a, b in _FACES]
 # Columns of a face of the racket: both ends, then the outward normal.
-_FACE_TABLE = [
+FACE_TABLE = [
     (ax, ay, bx, by, (by - ay) / length, (ax - bx) / length)
     for ((ax, ay), (bx, by)), length in zip(_FACES, _LENGTHS, strict=True)
 ]
 _LOG_LEFT = math.log(0.8)  # of the share of an overlap that a position correction leaves
-_SLOPE = math.dist((POST_X, POST_Y), (LIP_X, LIP_Y))
-_SLOPE_X, _SLOPE_Y = (LIP_X - POST_X) / _SLOPE, (LIP_Y - POST_Y) / _SLOPE
+MOST_CORRECTIONS = 32  # enough for an overlap of 10 m
+SLOPE = math.dist((POST_X, POST_Y), (LIP_X, LIP_Y))
+SLOPE_X, SLOPE_Y = (LIP_X - POST_X) / SLOPE, (LIP_Y - POST_Y) / SLOPE
 
 
 class Bodies(NamedTuple):
@@ -139,8 +140,8 @@ class Controls(NamedTuple):
 
 @functools.cache
 def _face_table(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return `_FACE_TABLE`, made once: copying it in every step would wait for the device."""
-    return torch.tensor(_FACE_TABLE, dtype=dtype, device=device)
+    """Return `FACE_TABLE`, made once: copying it in every step would wait for the device."""
+    return torch.tensor(FACE_TABLE, dtype=dtype, device=device)
 
 
 @functools.cache
@@ -148,6 +149,39 @@ def _corners(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return x and y of the racket's corners, (7, 1, 1) each."""
     x, y = torch.tensor(OUTLINE, dtype=dtype, device=device).view(-1, 2, 1, 1).unbind(1)
     return x, y
+
+
+@functools.cache
+def corrections(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return how often an overlap beyond the slop is corrected.
+
+    Corrections are repeated until it is below 2 slops, and once more.
+
+    Returns:
+        (most,), the overlaps above which there is one correction more; and (most + 1,), the share
+        of an overlap that as many corrections leave.
+    """
+    limits = [2 * SLOP * 0.8**-repeats for repeats in range(MOST_CORRECTIONS)]
+    exponents = _LOG_LEFT * torch.arange(1.0, MOST_CORRECTIONS + 2, dtype=dtype)
+    left = exponents.double().exp()  # in float64, since float32 depends on the kind of processor
+    return torch.tensor(limits, dtype=dtype, device=device), left.to(device, dtype)
+
+
+def root(value: Tensor) -> Tensor:
+    """Return the square root, rounded alike on all processors.
+
+    Torch's own of float32 is not: it depends on the kind of processor.
+    """
+    return value.double().sqrt().to(value.dtype)
+
+
+def length(x: Tensor, y: Tensor) -> Tensor:
+    """Return the length of vectors, rounded alike on all processors.
+
+    `torch.hypot` is not: it computes the last elements of a tensor in another way.
+    """
+    wide_x, wide_y = x.double(), y.double()
+    return torch.addcmul(wide_x * wide_x, wide_y, wide_y).sqrt().to(x.dtype)
 
 
 def own_frames(value: Tensor) -> Tensor:
@@ -195,7 +229,7 @@ def find_contact(players: Bodies, turn: Turn, puck: Bodies) -> Contact:
     after = (cx - bx) * (ax - bx) + (cy - by) * (ay - by) <= 0
     vertex = (before | after) & (depth > 0)
     vx, vy = torch.where(before, ax, bx), torch.where(before, ay, by)
-    far = torch.hypot(cx - vx, cy - vy)
+    far = length(cx - vx, cy - vy)
     distance = torch.where(vertex, far, depth)
     far = far.clamp_min(1e-6)
     return Contact(
@@ -287,15 +321,12 @@ def _separate(
 ) -> tuple[Bodies, Turn, Bodies]:
     """Push overlapping rackets and puck apart, in proportion to their inverse masses.
 
-    A position correction removes a fifth of the overlap beyond the slop. Corrections are repeated
-    until that is below 2 slops, and once more.
+    A position correction removes a fifth of the overlap beyond the slop; see `corrections`.
     """
     nx, ny, rx, ry, gap, _ = _arms(players, turn, puck, contact)
     excess = REACH - SLOP - gap
-    repeats = torch.log(2 * SLOP / excess.clamp_min(1e-9)) / _LOG_LEFT
-    # An exponential, because torch rounds `pow` differently at the end of a tensor.
-    left = torch.exp((repeats.ceil().clamp_min(0.0) + 1.0) * _LOG_LEFT)
-    corrected = excess * (1.0 - left)
+    limits, left = corrections(excess.dtype, excess.device)
+    corrected = excess * (1.0 - left[torch.bucketize(excess, limits)])
     rn = rx * ny - ry * nx
     push = corrected / (1 / PUCK_MASS + 1 / MASS + rn * rn / INERTIA)
     push = torch.where(contact.touching & (excess > 0), push, 0.0)
@@ -326,7 +357,7 @@ def _move(
 
 
 def _limited(vx: Tensor, vy: Tensor) -> tuple[Tensor, Tensor]:
-    slower = (MAX_SPEED / torch.hypot(vx, vy).clamp_min(1e-9)).clamp_max(1.0)
+    slower = (MAX_SPEED / length(vx, vy).clamp_min(1e-9)).clamp_max(1.0)
     return vx * slower, vy * slower
 
 
@@ -397,21 +428,21 @@ def _bounce_off_wall(puck: Bodies, left: Tensor) -> tuple[Bodies, Tensor]:
 
     # The sloping side of the post, from its corner to the lip's end.
     px, py = x - POST_X, y - POST_Y
-    gap = px * _SLOPE_Y - py * _SLOPE_X
-    at_slope = _time_to(gap, vy * _SLOPE_X - vx * _SLOPE_Y)
-    along = (px + at_slope * vx) * _SLOPE_X + (py + at_slope * vy) * _SLOPE_Y
-    hits = (gap > 0) & (along > 0) & (along < _SLOPE)
-    time, nx, ny = _first(time, nx, ny, torch.where(hits, at_slope, never), _SLOPE_Y, -_SLOPE_X)
+    gap = px * SLOPE_Y - py * SLOPE_X
+    at_slope = _time_to(gap, vy * SLOPE_X - vx * SLOPE_Y)
+    along = (px + at_slope * vx) * SLOPE_X + (py + at_slope * vy) * SLOPE_Y
+    hits = (gap > 0) & (along > 0) & (along < SLOPE)
+    time, nx, ny = _first(time, nx, ny, torch.where(hits, at_slope, never), SLOPE_Y, -SLOPE_X)
 
     # The corner: |p + t v| = WALL_REACH.
-    square, product, far = vx * vx + vy * vy, px * vx + py * vy, torch.hypot(px, py)
-    root = product * product - square * (far * far - WALL_REACH**2)
-    at_corner = (-product - root.clamp_min(0.0).sqrt()) / square.clamp_min(1e-12)
+    square, product, far = vx * vx + vy * vy, px * vx + py * vy, length(px, py)
+    inside = product * product - square * (far * far - WALL_REACH**2)
+    at_corner = (-product - root(inside.clamp_min(0.0))) / square.clamp_min(1e-12)
     at_corner = torch.where(far < REACH, 0.0, at_corner)
     qx, qy = px + at_corner * vx, py + at_corner * vy
-    hits = (product < 0) & ((root > 0) | (far < REACH))
-    hits &= (qy <= 0) & (qx * _SLOPE_X + qy * _SLOPE_Y <= 0)
-    reached = torch.hypot(qx, qy).clamp_min(1e-6)
+    hits = (product < 0) & ((inside > 0) | (far < REACH))
+    hits &= (qy <= 0) & (qx * SLOPE_X + qy * SLOPE_Y <= 0)
+    reached = length(qx, qy).clamp_min(1e-6)
     time, nx, ny = _first(
         time, nx, ny, torch.where(hits, at_corner, never), qx / reached, qy / reached
     )

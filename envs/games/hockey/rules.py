@@ -22,6 +22,7 @@ from sweepd.envs.games.hockey.physics import (
     Controls,
     Turn,
     find_contact,
+    length,
     own_frames,
     step_physics,
 )
@@ -90,7 +91,7 @@ def play(game: GameState, action: Tensor, *, keep_mode: bool) -> tuple[GameState
     torque, keep_spin = _rotate(players, action[2])
     turn, puck = Turn.of(players), game.puck
     # Decided before a shot, so that the step of a shot still has the damping of the held puck.
-    fast = torch.hypot(puck.vx, puck.vy) > 25.0
+    fast = length(puck.vx, puck.vy) > 25.0
     puck_keep = torch.where(fast, _kept(10.0), _kept(0.05)).to(puck.vx.dtype)
     counters = game.counters
     if keep_mode:
@@ -120,9 +121,9 @@ def _translate(players: Bodies, fx: Tensor, fy: Tensor) -> tuple[Bodies, Tensor,
     """Return the players with the velocity that borders stop, the forces, and the damping."""
     x, vx, vy = players.x, players.vx, players.vy
     centre = x > -0.5
-    speed = torch.hypot(vx, vy)
+    speed = length(vx, vy)
     fast = ~centre & (speed >= 10.0)
-    speeds_up = fast & (torch.hypot(vx + DT / MASS * fx, vy + DT / MASS * fy) >= speed)
+    speeds_up = fast & (length(vx + DT / MASS * fx, vy + DT / MASS * fy) >= speed)
     # In the centre zone the x force does not push: it brakes, and the more so the farther.
     brake = torch.where(vx > 0, -2.0, 0.0) - x
     fx = torch.where(centre, brake * vx * (MASS / DT), fx)

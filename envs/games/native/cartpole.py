@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sweepd.envs.games.batched_rules import BatchedRules
 from sweepd.envs.native import threads
 from sweepd.envs.native.build import library
 from sweepd.envs.native.memory import per_row, stride_of
@@ -55,6 +56,11 @@ class CartPoleStep:
     Attributes:
         memory: The `TENSORS`, as many runs of rows each.
     """
+
+    @classmethod
+    def of(cls, library: Library, game: BatchedRules) -> CartPoleStep:
+        """Return the step of a game."""
+        return cls(library, game.num_games, game.numbers)
 
     def __init__(self, library: Library, rows: int, numbers: Mapping[str, Tensor]) -> None:
         """Make the memory.

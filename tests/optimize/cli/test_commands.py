@@ -662,7 +662,13 @@ def test_doctor_checks_reproducibility(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert all(part.ok for part in parts)
     assert torch.get_num_threads() == threads
     assert "MKL_CBWR=" in findings["numbers"].found
-    for name in ("training", "the crypto step", "the cartpole step"):
+    for name in (
+        "training",
+        *(
+            f"the {one} step"
+            for one in ("crypto", "cartpole", "card duel", "hockey", "bucket brigade")
+        ),
+    ):
         found = findings[f"native code: {name}"].found
         assert re.fullmatch(r"native .*, tested|not used: .*|turned off by .*", found)
     monkeypatch.setattr(

@@ -220,12 +220,15 @@ def follow(env: BucketBrigade, steps: int, act: Callable[[int], Tensor], per_dra
     return ended
 
 
-@pytest.mark.parametrize(("houses", "agents"), [(10, 4), (7, 3), (2, 4), (1, 1)])
-def test_batched_games_equal_the_scalar_reference(houses: int, agents: int) -> None:
+@pytest.mark.parametrize(
+    ("houses", "agents", "native"),
+    [(10, 4, True), (10, 4, False), (7, 3, True), (2, 4, True), (1, 1, False)],
+)
+def test_batched_games_equal_the_scalar_reference(houses: int, agents: int, native: bool) -> None:
     """Every member has its own rules."""
     params = [random_params(seed, houses, agents) for seed in range(10)]
     generator = torch.Generator().manual_seed(0)
-    env = BucketBrigade(params, agents, scaled=False)
+    env = BucketBrigade(params, agents, scaled=False, native=native)
     assert (
         follow(env, 30, lambda _: random_actions(generator, env.num_envs, houses), per_draw=20) > 10
     )

@@ -9,10 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from sweepd.envs.games.card_duel.cards import CARDS, CHAMPION, PRESETS, Effect, check_deck
+from sweepd.envs.games.card_duel.cards import (
+    CARDS,
+    CHAMPION,
+    PRESETS,
+    Effect,
+    check_deck,
+    known_decks,
+)
 from sweepd.envs.games.card_duel.constants import DECISIONS, Action
 from sweepd.envs.games.card_duel.describe import describe_action
-from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams, _all_decks
+from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.card_duel.layout import Board
 from sweepd.envs.games.card_duel.observation import COLUMNS, SIZE, seen
 from sweepd.envs.games.card_duel.players import PLAYERS, random_option
@@ -160,7 +167,7 @@ def test_decks_follow_the_parameters() -> None:
             for g in range(400)
         ]
 
-    known, presets = set(_all_decks()), set(PRESETS.values())
+    known, presets = set(known_decks()), set(PRESETS.values())
     assert all(check_deck(own) for own in known)
     assert {own for both in decks(decks="reef") for own in both} == {PRESETS["reef"]}
     assert {own for both in decks(decks="preset") for own in both} == presets

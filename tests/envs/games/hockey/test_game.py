@@ -216,7 +216,7 @@ class NoHostTensors(TorchDispatchMode):
 
 @pytest.mark.parametrize("discrete", [True, False])
 def test_a_step_does_not_synchronize(discrete: bool) -> None:
-    env = Hockey([HockeyParams(discrete=discrete)] * 2, 4)
+    env = Hockey([HockeyParams(discrete=discrete)] * 2, 4, native=False)
     env.reset(1)
     env.draw(4)
     actions = torch.zeros(8, dtype=torch.int64) if discrete else torch.zeros(8, 4)
