@@ -63,6 +63,33 @@ def trials_per_hour() -> str:
     return table(head, rows) + origin("trials_per_hour", found["machine"])
 
 
+def search_vs_sb3() -> str:
+    """The same search with Optuna and Stable-Baselines3: medians of the seeds."""
+    titles = {
+        "sb3": "Optuna + Stable-Baselines3, one process",
+        "sb3 x2": "the same, two processes",
+        "sweepd": "`sweepd train`",
+        "tensors": "`sweepd train`, CartPole in tensors",
+    }
+    rows, machines = [], []
+    for own in load("search_vs_sb3").values():
+        for name, title in titles.items():
+            found = [one for one in own["searches"].values() if one["search"] == name]
+            if not found:
+                continue
+            machines += [one["machine"] for one in found]
+            reached = [one["seconds_to_level"] for one in found]
+            level = "never" if None in reached else f"{statistics.median(reached):.0f} s"
+            finished = statistics.median(one["seconds"] for one in found)
+            selected = statistics.median(one["selected"] for one in found)
+            sizes = (
+                f"{own['task']['env']}, {own['task']['trials']} × {own['task']['steps']:,} steps"
+            )
+            rows.append([sizes, title, f"{finished:.0f} s", level, f"{selected:.0f}"])
+    head = ["search", "", "all trials finished", "first trial at the level", "score of the chosen"]
+    return table(head, rows) + origin("search_vs_sb3", *machines)
+
+
 def roofline() -> str:
     """Share of the processor's peak, and of the time."""
     found = load("roofline")
