@@ -494,6 +494,8 @@ class Program(ABC):
         """Raise where the environment is not supported, or is not the one of the shape."""
         self.supports.check_env(self.shape.algorithm, env)
         given = env_fields(env)
+        if not self.shape.entity_width:  # then no layer reads entities
+            del given["entities"]
         wanted = {name: getattr(self.shape, name) for name in given}
         if wanted != given:
             raise ValueError(f"the environment's {given} are not the shape's {wanted}")

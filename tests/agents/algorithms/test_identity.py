@@ -12,6 +12,7 @@ from torch import Tensor
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.engine.description import DESCRIPTION, packed, unpacked
 from sweepd.agents.networks.shape import Shape
+from sweepd.envs.core.entities import Entities
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.support.errors import InputError, RunError
 from tests.agents.helpers import assert_same, member_params, shape_for, start
@@ -204,6 +205,8 @@ def test_every_field_of_a_shape_tells_states_apart() -> None:
         "items": {"obs_dtype": "uint8", "items": Items(2, (ItemGroup("row", 4),))},
         "policies": {"players": 2, "seat_column": 2, "policies": "per-seat"},
         "seat_column": {"seat_column": 2},
+        "entities": {"entities": Entities(2, ((0, 2),)), "entity_width": 16},
+        "entity_width": {"entities": Entities(2, ((0, 2),)), "entity_width": 16},
         "image_shape": {"state_dim": 25, "obs_dtype": "uint8", "image_shape": (1, 5, 5)},
     }
     ppo = PPO(replace(shape, slots=1))
