@@ -167,7 +167,7 @@ class BatchedGame(BatchedRules):
     def _use_native(self, code: NativeLibrary[Any], make: MakeNative) -> None:
         """Let native code compute the rules, or make the steps in its memory, if it can be used."""
         library = code.library(self.device)
-        if library is None:
+        if library is None or torch.get_default_dtype() != torch.float32:
             return
         native = make(library, self)
         if self._starts is None:

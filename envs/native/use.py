@@ -75,7 +75,13 @@ class NativeLibrary(Generic[Library]):
             OSError: it cannot be loaded.
         """
         found = self._load(library(self._source))
-        if self._digest(found) != self._expected:
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)  # of the digest; the process may have another now
+        try:
+            digest = self._digest(found)
+        finally:
+            torch.set_default_dtype(default)
+        if digest != self._expected:
             raise BuildError("what was compiled fails its self-test")
         return found
 

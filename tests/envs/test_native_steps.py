@@ -265,3 +265,13 @@ def test_digests_are_of_these_libraries() -> None:
     assert card_duel.digest(card_duel.STEP.checked()) == card_duel.DIGEST
     assert hockey.digest(hockey.STEP.checked()) == hockey.DIGEST
     assert bucket_brigade.digest(bucket_brigade.STEP.checked()) == bucket_brigade.DIGEST
+
+
+def test_a_self_test_passes_whatever_torchs_default_type() -> None:
+    """In a process whose first environment is made in float64."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        cartpole.STEP.checked()
+        assert not CartPole([CartPoleParams()], 4).native
+    finally:
+        torch.set_default_dtype(torch.float32)
