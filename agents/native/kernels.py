@@ -29,7 +29,6 @@ from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.part import Part, offsets
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.spec import NetSpec
-from sweepd.envs.core.entities import Entities
 from sweepd.envs.core.items import Items
 from sweepd.envs.native import threads
 from sweepd.envs.native.structs import CStruct, c_struct
@@ -154,8 +153,9 @@ def _item_layout(items: Items | None, item_width: int) -> CStruct | None:
     )
 
 
-def _entity_layout(entities: Entities | None, width: int, columns: int) -> CStruct | None:
-    if entities is None or not width:
+def _entity_layout(spec: NetSpec) -> CStruct | None:
+    entities, columns = spec.entities, spec.columns
+    if entities is None:
         return None
     # Columns that follow each other are copied together.
     order = entities.order(columns)
@@ -165,7 +165,7 @@ def _entity_layout(entities: Entities | None, width: int, columns: int) -> CStru
     return _Entities(
         count=entities.count,
         columns=entities.width,
-        width=width,
+        width=spec.entity_width,
         pieces=len(pieces),
         piece=torch.tensor(pieces),
     )
@@ -200,7 +200,7 @@ class NetKernel:
             places=places(spec) if at is None else at,
             head_sizes=torch.tensor([*spec.heads.values()]),
             items=_item_layout(spec.items, spec.item_width),
-            entities=_entity_layout(spec.entities, spec.entity_width, spec.columns),
+            entities=_entity_layout(spec),
         )
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -275,10 +275,7 @@ class UpdateKernel:
             sets=sets,
             seat_column=shape.seat_column or 0,
             items=_item_layout(shape.items, shape.item_width),
-            entities=tuple(
-                _entity_layout(shape.entities, shape.entity_width, columns)
-                for columns in (shape.state_dim, shape.obs_dim)
-            ),
+            entities=tuple(_entity_layout(net.spec) for net in nets),
             options=torch.tensor(shape.choices),
             places=tuple(places(net.spec) for net in nets),
             flat=weights,

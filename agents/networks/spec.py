@@ -112,7 +112,7 @@ class NetSpec:
         items: layout of observations with items that are looked up by id; None: there are none.
         item_width: numbers that encode an item.
         entities: columns of things of a kind; None: there are none, or the first layer reads them.
-        entity_width: numbers that encode an entity.
+        entity_width: numbers that encode an entity, a multiple of 16.
         cell: "gru" or "lstm" for a recurrent layer, else "".
         choices: sizes of the choices of an action of several; () for a single one, or numbers.
         autoregressive: whether a choice depends on the earlier ones.
@@ -169,7 +169,8 @@ class NetSpec:
              f"{self.columns} columns, image {self.image} and filters {list(self.filters)}"),
             (self.items is not None and (self.items.columns != self.columns or self.item_width < 1),
              f"{self.columns} columns, and items that do not fill them"),
-            (self.entities is not None and (self.entity_width < 1 or bool(self.items or self.image)),
+            (self.entities is not None and
+             (self.entity_width < 1 or bool(self.entity_width % entities.ROUND or self.items or self.image)),
              f"entities with entity_width {self.entity_width}, items {self.items} and image {self.image}"),
             (self.seat_column is not None and not 0 <= self.seat_column < self.columns,
              f"seat_column {self.seat_column}, which no observation has"),
@@ -226,7 +227,7 @@ class NetSpec:
             items=shape.items,
             item_width=0 if shape.items is None else shape.item_width,
             entities=shape.entities if shape.entity_width else None,
-            entity_width=0 if shape.entities is None else shape.entity_width,
+            entity_width=shape.entity_width,
             cell=shape.recurrent,
             choices=shape.action_dims,
             autoregressive=shape.autoregressive and kind == "ActorDiscretePPO",

@@ -26,7 +26,7 @@ class Entities:
     blocks: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
-        own = [column for entity in range(self.count) for column in self.columns(entity)]
+        own = self._every()
         if not own or min(own) < 0 or len(set(own)) < len(own):
             raise InputError(
                 f"entities need columns, each in one block; they are {self.count} with the blocks "
@@ -55,9 +55,13 @@ class Entities:
         Raises:
             InputError: Entities have columns that observations lack.
         """
-        own = [column for entity in range(self.count) for column in self.columns(entity)]
+        own = self._every()
         if max(own) >= columns:
             raise InputError(
                 f"entities have a column {max(own)}, and observations have {columns} columns"
             )
         return own + sorted(set(range(columns)) - set(own))
+
+    def _every(self) -> list[int]:
+        """Return the columns of all entities, one entity after the other."""
+        return [column for entity in range(self.count) for column in self.columns(entity)]

@@ -88,16 +88,17 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
     auto move = [](float* there, float* here, long size = 1) {
         memcpy(TO_PRIVATE ? here : there, TO_PRIVATE ? there : here, size * sizeof(float));
     };
-    if (TO_PRIVATE) memset(own, 0, n.size * sizeof(float));
-    for (long l = 0; l < n.depth; l++) {
+    auto panels = [&](long at, long rows, long columns) {
         float* from = flat + *places++;
-        for (long j = 0; j < n.width; j += PANEL)
-            for (long i = 0; i < n.inputs(l); i++) {
-                float* row = own + n.weight[l] + (j / PANEL * n.inputs(l) + i) * PANEL;
-                if (j + PANEL <= n.width) move(from + i * n.width + j, row, PANEL);
-                else move(from + i * n.width + j, row, n.width - j);
+        for (long j = 0; j < columns; j += PANEL)
+            for (long i = 0; i < rows; i++) {
+                float* row = own + at + (j / PANEL * rows + i) * PANEL;
+                if (j + PANEL <= columns) move(from + i * columns + j, row, PANEL);
+                else move(from + i * columns + j, row, columns - j);
             }
-    }
+    };
+    if (TO_PRIVATE) memset(own, 0, n.size * sizeof(float));
+    for (long l = 0; l < n.depth; l++) panels(n.weight[l], n.inputs(l), n.width);
     for (long l = 0; l < n.depth; l++) move(flat + *places++, own + n.bias[l], n.width);
     long first = 0;
     for (long columns : n.heads) {
@@ -119,11 +120,7 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
         copy(n.item_bias, n.items->width);
     }
     if (n.entities) {
-        float* from = flat + *places++;
-        for (long j = 0; j < n.entities->width; j += PANEL)
-            for (long i = 0; i < n.entities->columns; i++)
-                move(from + i * n.entities->width + j,
-                     own + n.entity_weight + (j * n.entities->columns + i * PANEL), PANEL);
+        panels(n.entity_weight, n.entities->columns, n.entities->width);
         copy(n.entity_bias, n.entities->width);
     }
     for (size_t k = 0; k < n.chain.size(); k++) copy(n.chain[k], n.chain_size[k]);

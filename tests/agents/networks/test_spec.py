@@ -16,7 +16,7 @@ from sweepd.agents.networks.convolution import Filters
 from sweepd.agents.networks.part import offsets
 from sweepd.agents.networks.spec import KINDS, NetSpec
 from sweepd.envs.support.errors import InputError
-from tests.agents.networks.nets import BOARD, EVERY, LAYOUTS, spec
+from tests.agents.networks.nets import ASSETS, BOARD, EVERY, LAYOUTS, spec
 
 SIZES = st.integers(1, 9)
 
@@ -104,6 +104,8 @@ WRONG: dict[str, dict[str, Any]] = {
     r"5 columns, image \(1, 5, 5\)": {"image": (1, 5, 5), "filters": (Filters(1, 1, 1),)},
     r"25 columns, image \(1, 5, 5\) and filters \[\]": {"image": (1, 5, 5), "columns": 25},
     "items that do not fill them": {"items": BOARD, "item_width": 3},
+    "entities with entity_width 8": {"entities": ASSETS, "columns": 9, "entity_width": 8},
+    "entities with entity_width 0": {"entities": ASSETS, "columns": 9},
     "seat_column 5, which no observation has": {"seat_column": 5},
 }
 
