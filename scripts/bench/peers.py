@@ -89,13 +89,17 @@ class PeerProcesses:
             process.wait()
 
 
+def users_environment() -> dict[str, str]:
+    """Return the variables of a process that a user starts: MKL's mode is its own choice."""
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    path = [str(ROOT), environment.get("PYTHONPATH", "")]
+    return environment | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
 def _process(benchmark: str, threads: int, given: Mapping[str, str]) -> subprocess.Popen[str]:
     """Start a process of a benchmark as a peer, with further environment variables."""
     command = [sys.executable, "-c", _START, benchmark, "as-peer", "--threads", str(threads)]
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    environment.update(given)
-    path = [str(ROOT), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    environment = {**users_environment(), **given}
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )

@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import os
 import resource
 import statistics
 import subprocess
@@ -50,7 +49,6 @@ from torch import Tensor
 
 import sweepd
 from scripts.bench.harness import (
-    ROOT,
     benchmark_parser,
     idle_machine,
     load_results,
@@ -58,8 +56,8 @@ from scripts.bench.harness import (
     print_machine,
     save_results,
 )
+from scripts.bench.peers import users_environment
 from scripts.bench.search.live_tasks import Act, score_of
-from sweepd.envs.support.mkl import VARIABLE
 
 NAME, DATABASE = "search", "search.db"
 # The ranges of `optuna_sb3.py`. Where it has no such parameter, sweepd's own default for games.
@@ -131,15 +129,9 @@ def run_search(name: str, task: Task, seed: int, cores: int, folder: Path) -> di
     )
     before, began = _processor_seconds(), datetime.now()
     with (folder / "log.txt").open("w") as log:
-        # As a user starts them: MKL in its default mode, unless sweepd chooses one.
-        environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
-        path = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", *command],
-                stdout=log,
-                stderr=log,
-                env=environment | {"PYTHONPATH": path},
+                [sys.executable, "-m", *command], stdout=log, stderr=log, env=users_environment()
             )
             for command in commands
         ]
