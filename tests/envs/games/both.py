@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,7 +37,10 @@ def assert_equal(one: Tensor, other: Tensor, what: object) -> None:
     assert torch.equal(bits(one), bits(other)), what
 
 
-class Both:
+Game = TypeVar("Game", bound=BatchedGame)
+
+
+class Both(Generic[Game]):
     """Two environments of the same games.
 
     Attributes:
@@ -45,7 +48,7 @@ class Both:
         ended: How many games have terminated, and how many were truncated.
     """
 
-    def __init__(self, make: Callable[[bool], BatchedGame], seed: int) -> None:
+    def __init__(self, make: Callable[[bool], Game], seed: int) -> None:
         """Make and reset the environments; `make` takes `native`."""
         self.envs = [make(native) for native in (True, False)]
         assert [env.native for env in self.envs] == [True, False]
