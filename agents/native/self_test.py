@@ -29,6 +29,7 @@ from sweepd.agents.networks.spec import NetSpec, specs_of
 from sweepd.envs.core.env_spec import BYTES
 from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.native.build import library
+from sweepd.envs.native.use import scattered
 
 # After an intended change of the numerics: python -m sweepd.agents.native.self_test
 DIGEST = "06f63c26da136462"
@@ -117,9 +118,8 @@ def digest(kernels: Kernels, activations: Sequence[str] = NATIVE) -> str:
 
 
 def _numbers(*size: int, scale: float = 1.0) -> Tensor:
-    """Return numbers that look random, from whole-number arithmetic: equal on every machine."""
-    index = torch.arange(int(torch.tensor(size).prod()))
-    return (((index * index * 7919 + index * 104729) % 2053 - 1026) * (scale / 1024)).view(size)
+    """Return numbers that look random."""
+    return (scattered(*size, below=2053) - 1026).float() * (scale / 1024)
 
 
 def _both(numbers: dict[str, float]) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from sweepd.envs.native.build import TORCH, VARIABLE, BuildError, library
 
@@ -75,15 +77,22 @@ class NativeLibrary(Generic[Library]):
             OSError: it cannot be loaded.
         """
         found = self._load(library(self._source))
+        if self.digest(found) != self._expected:
+            raise BuildError("what was compiled fails its self-test")
+        return found
+
+    def digest(self, found: Library) -> str:
+        """Return the digest of the loaded library."""
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)  # of the digest; the process may have another now
         try:
-            digest = self._digest(found)
+            return self._digest(found)
         finally:
             torch.set_default_dtype(default)
-        if digest != self._expected:
-            raise BuildError("what was compiled fails its self-test")
-        return found
+
+    def print_digest(self) -> None:
+        """Print the digest on this machine, after an intended change of what is computed."""
+        print(self.digest(self._load(library(self._source))))
 
     def compiled(self, vectors: tuple[str, ...]) -> Path:
         """Compile the library for a kind of processor (`sweepd.envs.native.build.processor_kinds`).
@@ -103,6 +112,18 @@ class NativeLibrary(Generic[Library]):
             return f"not used: {error}; {self.instead}"
         processors = torch.backends.cpu.get_cpu_capability()
         return f"native {self._expected}, for {processors} processors, tested"
+
+
+def scattered(*size: int, below: int, first: int = 0) -> Tensor:
+    """Return whole numbers in [0, below) that look random, for self-tests: equal on every machine.
+
+    Args:
+        size: of the result, float64.
+        below: the bound.
+        first: place in the sequence.
+    """
+    index = torch.arange(first, first + math.prod(size), dtype=torch.float64)
+    return ((index * index * 7919 + index * 104729) % below).view(size)
 
 
 def turned_off() -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 from sweepd.envs.crypto.native.step import SOURCE, Library, NativeStep
 from sweepd.envs.native.build import library
 from sweepd.envs.native.memory import per_row, stride_of
+from sweepd.envs.native.use import scattered
 
 # After an intended change of the numerics: python -m sweepd.envs.crypto.native.self_test
 DIGEST = "20b93a1e9abd82b3"
@@ -37,10 +38,8 @@ def digest(found: Library) -> str:
 
 
 def _numbers(*size: int, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """Return numbers that look random, from whole-number arithmetic: equal on every machine."""
-    index = torch.arange(int(torch.tensor(size).prod()), dtype=torch.float64)
-    share = ((index * index * 7919 + index * 104729) % 2053) / 2048
-    return (low + (high - low) * share).view(size)
+    """Return numbers that look random."""
+    return low + (high - low) * (scattered(*size, below=2053) / 2048)
 
 
 def _results(found: Library, rules: bool, *, shorts: bool) -> list[Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import math
 from ctypes import POINTER, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from sweepd.envs.games.bucket_brigade.rules import NightEvents, Rules, chances_o
 from sweepd.envs.games.bucket_brigade.scenarios import BucketParams, scenario
 from sweepd.envs.games.drawn_ahead import Numbers
 from sweepd.envs.native import threads
-from sweepd.envs.native.build import library
 from sweepd.envs.native.structs import c_struct
-from sweepd.envs.native.use import NativeLibrary
+from sweepd.envs.native.use import NativeLibrary, scattered
 
 SOURCE = Path(__file__).with_name("src") / "brigade.cpp"
 # After an intended change of the rules: python -m sweepd.envs.games.bucket_brigade.native
@@ -245,9 +243,9 @@ def _results(found: Library, params: list[BucketParams], scaled: bool) -> list[T
 
     def drawn(*size: int, most: int) -> Tensor:
         nonlocal used
-        index = torch.arange(used, used + math.prod(size), dtype=torch.float64)
-        used += len(index)
-        return ((index * index * 7919 + index * 104729) % 1000003 % most).long().view(size)
+        numbers = scattered(*size, below=1000003, first=used)
+        used += numbers.numel()
+        return (numbers % most).long()
 
     state = {
         "houses": drawn(houses, games, most=2).to(torch.uint8),
@@ -275,11 +273,5 @@ def _results(found: Library, params: list[BucketParams], scaled: bool) -> list[T
 
 STEP = NativeLibrary("the bucket brigade step", SOURCE, Library, digest, DIGEST)
 
-
-def main() -> None:
-    """Print the digest of this machine's rules."""
-    print(digest(Library(library(SOURCE))))
-
-
 if __name__ == "__main__":
-    main()
+    STEP.print_digest()

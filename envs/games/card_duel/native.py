@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import math
 from collections.abc import Mapping
 from ctypes import POINTER, c_int64, c_void_p
 from pathlib import Path
@@ -24,9 +23,8 @@ from sweepd.envs.games.card_duel.observation import SIZE
 from sweepd.envs.games.card_duel.tables import decks, facts
 from sweepd.envs.games.card_duel.turns import MOVE_UNIFORMS, START_UNIFORMS
 from sweepd.envs.native import threads
-from sweepd.envs.native.build import library
 from sweepd.envs.native.structs import c_struct
-from sweepd.envs.native.use import NativeLibrary
+from sweepd.envs.native.use import NativeLibrary, scattered
 
 SOURCE = Path(__file__).with_name("src") / "card_duel.cpp"
 # After an intended change of the rules: python -m sweepd.envs.games.card_duel.native
@@ -188,8 +186,7 @@ def digest(found: Library) -> str:
     """Return 16 hexadecimal digits of a hash of what the rules compute, for their self-test."""
     games, steps = 61, 120
     shape = steps + 1, games, 2 + START_UNIFORMS + MOVE_UNIFORMS + 3
-    index = torch.arange(math.prod(shape), dtype=torch.float64)
-    drawn = ((index * index * 7919 + index * 104729) % 1000003 / 1000003).view(shape)
+    drawn = scattered(*shape, below=1000003) / 1000003
     numbers = {"preset": 0.5, "first_preset": 0.0, "presets": 3.0, "mirrored": 0.0}
     duel = NativeDuel(
         found, games, {n: torch.full((games,), x).double() for n, x in numbers.items()}
@@ -218,11 +215,5 @@ def digest(found: Library) -> str:
 
 STEP = NativeLibrary("the card duel step", SOURCE, Library, digest, DIGEST)
 
-
-def main() -> None:
-    """Print the digest of this machine's rules."""
-    print(digest(Library(library(SOURCE))))
-
-
 if __name__ == "__main__":
-    main()
+    STEP.print_digest()

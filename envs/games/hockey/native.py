@@ -14,10 +14,9 @@ from torch import Tensor
 from sweepd.envs.games.batched_rules import BatchedRules, State
 from sweepd.envs.games.hockey import physics
 from sweepd.envs.native import threads
-from sweepd.envs.native.build import library
 from sweepd.envs.native.memory import per_row, stride_of
 from sweepd.envs.native.structs import c_constant, c_struct
-from sweepd.envs.native.use import NativeLibrary
+from sweepd.envs.native.use import NativeLibrary, scattered
 
 SOURCE = Path(__file__).with_name("src") / "hockey.cpp"
 # After an intended change of the numerics: python -m sweepd.envs.games.hockey.native
@@ -201,8 +200,7 @@ def digest(found: Library) -> str:
     Cosines and sines are not torch's, whose last bits depend on the processor.
     """
     games, steps, hashed = 67, 40, hashlib.sha256()
-    index = torch.arange(10 * games, dtype=torch.float64)
-    drawn = ((index * index * 7919 + index * 104729) % 1000003 / 1000003).view(games, 10)
+    drawn = scattered(games, 10, below=1000003) / 1000003
     names = ("time_limit", "closeness", "touch", "direction")
     numbers = dict(zip(names, (10.0 * drawn).unbind(1), strict=False))
     numbers["mode"] = torch.arange(games).double() % 3
@@ -232,11 +230,5 @@ class _WithoutTorch(NativeHockey):
 
 STEP = NativeLibrary("the hockey step", SOURCE, Library, digest, DIGEST)
 
-
-def main() -> None:
-    """Print the digest of this machine's rules."""
-    print(digest(Library(library(SOURCE))))
-
-
 if __name__ == "__main__":
-    main()
+    STEP.print_digest()

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from sweepd.envs.games.batched_rules import BatchedRules
 from sweepd.envs.native import threads
-from sweepd.envs.native.build import library
 from sweepd.envs.native.memory import per_row, stride_of
 from sweepd.envs.native.structs import c_struct
-from sweepd.envs.native.use import NativeLibrary
+from sweepd.envs.native.use import NativeLibrary, scattered
 
 SOURCE = Path(__file__).with_name("src") / "cartpole.cpp"
 # After an intended change of the numerics: python -m sweepd.envs.games.native.cartpole
@@ -128,8 +127,7 @@ def digest(found: Library) -> str:
     rows = 67
     step = CartPoleStep(found, rows, {})
     for place, tensor in enumerate(step.memory.values()):
-        index = torch.arange(tensor.numel(), dtype=torch.float64) + 1000 * place
-        tensor.copy_((((index * index * 7919 + index * 104729) % 2053) / 2048).view_as(tensor))
+        tensor.copy_(scattered(*tensor.shape, below=2053, first=1000 * place) / 2048)
     obs = torch.zeros(rows, 4)
     pool, turn = torch.arange(8.0 * rows).double().view(2, 4, rows), torch.arange(rows) % 3
     hashed = hashlib.sha256()
@@ -143,11 +141,5 @@ def digest(found: Library) -> str:
 
 STEP = NativeLibrary("the cartpole step", SOURCE, Library, digest, DIGEST)
 
-
-def main() -> None:
-    """Print the digest of this machine's step."""
-    print(digest(Library(library(SOURCE))))
-
-
 if __name__ == "__main__":
-    main()
+    STEP.print_digest()
