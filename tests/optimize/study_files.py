@@ -98,11 +98,13 @@ def training_begun(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def killed_at_checkpoint(pattern: str) -> Iterator[None]:
+def killed_at_checkpoint(pattern: str, *, every_rollout: bool = False) -> Iterator[None]:
     """Kill processes started within, as soon as a checkpoint whose path matches is written.
 
     The pattern begins at the working directory of the process. A test that waits for the file, and
-    kills the process then, is too late where training is fast.
+    kills the process then, is too late where training is fast. Checkpoints come at the end of each
+    rung, and when the clock says so: never within a rung that ends early. With `every_rollout`, one
+    is due after each rollout.
     """
     spent = CheckpointPace.spent
 
@@ -113,4 +115,6 @@ def killed_at_checkpoint(pattern: str) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointPace, "spent", then_kill)
+        if every_rollout:
+            patch.setattr(CheckpointPace, "due", lambda _: True)
         yield

@@ -23,7 +23,6 @@ from sweepd.agents.policy.roster import Champion
 from sweepd.envs.games.phase_files import read_opponents
 from sweepd.envs.games.tensor_game import State
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.objectives import pace
 from sweepd.optimize.objectives.artifacts import PREFIX, scored_file
 from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.games.league import StudyLeague, largest_shares
@@ -411,18 +410,13 @@ def recorded(folder: Path) -> dict[int, Any]:
 
 
 @pytest.mark.slow
-def test_a_worker_killed_in_a_league_batch_changes_no_number(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_killed_in_a_league_batch_changes_no_number(tmp_path: Path, start: Start) -> None:
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     opponents = "league=0.8,past=0.2"
     start(alone, train_words(alone, 2, opponents, seeds=1, budget=3840)).finish(seconds=BUSY)
     words = train_words(killed, 2, opponents, seeds=1, budget=3840)
-    monkeypatch.setattr(pace, "FIRST", 0.05)
-    monkeypatch.setattr(pace, "EVERY", 0.05)
-    monkeypatch.setattr(pace, "SHARE", 1.0)
     # Its first checkpoint within the rung, between two rollouts against the first trial's player.
-    with killed_at_checkpoint("runs/*/trial-00001/checkpoint-*"):
+    with killed_at_checkpoint("runs/*/trial-00001/checkpoint-*", every_rollout=True):
         start(killed, words).finish(-signal.SIGKILL, seconds=BUSY)
     begun = recorded(killed)
     assert [entry["trial"] for entry in begun[1]["opponents"]] == [0]

@@ -13,7 +13,6 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.optimize.objectives import pace
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
 from sweepd.optimize.objectives.pace import EVERY, FIRST, SHARE, CheckpointPace
@@ -132,14 +131,11 @@ def test_a_program_that_is_not_full_waits_for_members_that_are_ahead(
 
 @pytest.mark.slow
 def test_a_trial_killed_within_a_rung_resumes_from_its_last_checkpoint(
-    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
+    market: Path, sweepd: Sweepd
 ) -> None:
     study = ("--n-trials", 1, "--budget", 2400, "--rungs", 1, *INDEPENDENT)
     sweepd("train", *study, "--runs-dir", "alone/runs").finish()
-    monkeypatch.setattr(pace, "FIRST", 0.05)
-    monkeypatch.setattr(pace, "EVERY", 0.05)
-    monkeypatch.setattr(pace, "SHARE", 1.0)
-    with killed_at_checkpoint("runs/*/trial-*/checkpoint-*"):
+    with killed_at_checkpoint("runs/*/trial-*/checkpoint-*", every_rollout=True):
         sweepd("train", *study).finish(-signal.SIGKILL)
         assert "resumes from rung 0" in sweepd("train", *study).finish(-signal.SIGKILL)
     sweepd("train", *study).finish()
