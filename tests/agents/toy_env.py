@@ -135,6 +135,29 @@ class ToyEnv(VecEnv):
         self.streams.set_state(member, state["stream"])
 
 
+class PaddedEnv(ToyEnv):
+    """Observations with 200 more columns: zeros, but for a few in some rows of some members.
+
+    Args:
+        zero: of the columns that are padding, 0.0 or -0.0.
+    """
+
+    def __init__(self, members: int, envs_per_member: int, *, zero: float = 0.0) -> None:
+        super().__init__(members, envs_per_member)
+        self.padding = torch.full((self.num_envs, 200), zero)
+        self.state_dim += 200
+        self.state_avg = torch.cat((self.state_avg, torch.zeros(200)))
+        self.state_std = torch.cat((self.state_std, torch.ones(200)))
+        self._final = torch.full((self.num_envs, self.state_dim), torch.nan)
+
+    def _observe(self) -> Tensor:
+        padding = self.padding.clone()
+        for member in range(1, self.num_members):
+            row = member * self.envs_per_member + member % self.envs_per_member
+            padding[row, 37 * member] = self._s[row, 0] * (self._age[row] == 2)
+        return torch.cat((super()._observe(), padding), 1)
+
+
 class EntitiesEnv(ToyEnv):
     """Three entities with two columns each, in another order than that of the columns."""
 

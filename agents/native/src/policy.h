@@ -114,12 +114,14 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
         if (o.entities)
             encode(*o.entities, shared, shared_bias, arranged, arranged_row, columns, x, x_row, rows);
         Left below = in_place ? Left{obs + mine[0] * o.obs_row, o.obs_row, 1} : Left{x, x_row, 1};
+        const bool encoded = o.items || o.entities;
+        const long used = encoded ? read : in_use(below.at, below.row, rows, read);
         for (long l = 0; l < o.depth; l++) {
-            const long inner = l ? o.width : read;
+            const long inner = l ? o.width : used;
             const bool items = o.items && !l;
             Panels<const float> b{w + o.places[l], PANEL, o.width};
             if (items) b = {of_items.matrix, o.items->rows() * PANEL, PANEL};
-            else if (packed(l)) b = {layers[l], inner * PANEL, PANEL};
+            else if (packed(l)) b = {layers[l], (l ? o.width : in) * PANEL, PANEL};
             const bool linear = o.linear_top && l == o.depth - 1;
             const bool relu = o.activation == Activation::relu && !linear;
             multiply({rows, height / PANEL, inner, below, b, {hidden[l % 2], PANEL, row},

@@ -34,6 +34,7 @@ struct Update {
     const float* side;                  // (rows of the rollout, side_columns)
     const uint8_t *flags, *masks;       // likewise
     const int64_t* rows;                // (steps, G, B)
+    int64_t member_rows;                // rows of a member in the rollout
     const float *state_avg, *state_std; // (G, obs_columns), for bytes
     const PPONumbers* numbers;          // (G,)
     const AdamNumbers* adam;            // (G,)
@@ -69,11 +70,12 @@ struct Outcome {
 class Network {
     const Update& u;
     const Layout& n;
-    const Workspace& s;
+    Workspace s;
     const long g, size;  // size: floats of all its sets of weights
     const bool critic;
     float *w, *m, *v;
     Terms t;
+    long columns;  // of observations that are copied
     std::vector<long> options;
     std::vector<int64_t> own;  // a minibatch's rows of one set of weights
 
@@ -83,7 +85,7 @@ class Network {
         for (long r = 0; r < count; r++) {
             if (r + AHEAD < count) {
                 const char* soon = (const char*)u.obs + rows[r + AHEAD] * u.obs_columns * cell();
-                for (long i = 0; i < n.columns * cell(); i += 64) __builtin_prefetch(soon + i);
+                for (long i = 0; i < columns * cell(); i += 64) __builtin_prefetch(soon + i);
                 __builtin_prefetch(u.side + rows[r + AHEAD] * u.side_columns);
             }
             float* x = s.obs + r * n.obs_row;
@@ -95,7 +97,7 @@ class Network {
             } else {
                 const float* from = (const float*)u.obs + rows[r] * u.obs_columns;
                 if (n.entities) arrange(*n.entities, from, n.columns, x);
-                else memcpy(x, from, n.columns * sizeof(float));
+                else memcpy(x, from, columns * sizeof(float));
             }
             const float* side = u.side + rows[r] * u.side_columns;
             for (long c = 0; c < u.side_columns; c++) s.side[c * CHUNK + r] = side[c];
@@ -159,7 +161,7 @@ public:
     Network(const Update& u, const Layout& n, const Workspace& s, long g, bool critic, float* own)
         : u(u), n(n), s(s), g(g), size(u.sets * n.size), critic(critic),
           w(own), m(own + size), v(own + 2 * size),
-          t{u.numbers[g], (float)u.minibatch, 1.0f} {
+          t{u.numbers[g], (float)u.minibatch, 1.0f}, columns(n.columns) {
         for (long k = 0; k < u.choices; k++) options.push_back(u.options[k]);
     }
 
@@ -177,6 +179,9 @@ public:
     Outcome train(long limit) {
         Outcome o;
         bring(false);
+        if (!u.byte_obs && !n.items && !n.entities)  // the first layer reads the columns as they are
+            s.read = columns = in_use((const float*)u.obs + g * u.member_rows * u.obs_columns,
+                                      u.obs_columns, u.member_rows, n.columns);
         const float highest_log_std = std::max(t.initial_log_std, 0.0f);
         bool running = true, valid = true;  // valid: whether the last minibatch has valid rows
         for (long step = 0; step < u.steps; step++) {

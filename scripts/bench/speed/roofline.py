@@ -66,19 +66,21 @@ def program(
 ) -> tuple[PPO, CryptoEnv]:
     """Make a program with all its members, and its environment."""
     device = torch.device(args.device)
-    windows = [(market.first_bar(args.lookback), market.length - 1)]
+    longest = args.largest_lookback or args.lookback
+    windows = [(market.first_bar(longest), market.length - 1)]
     env = CryptoEnv(
         market,
         [EnvParams(lookback=args.lookback)] * args.members,
         [windows] * args.members,
         args.num_envs,
+        max_lookback=longest,
         device=device,
     )
     shape = Shape.for_env(
         env, net_width=width, minibatch=minibatch, horizon=args.horizon, epochs=args.epochs
     )
     ppo = PPO(shape, device)
-    normaliser = observation_normaliser(market, windows, args.lookback, args.lookback)
+    normaliser = observation_normaliser(market, windows, args.lookback, longest)
     for slot in range(args.members):
         ppo.add_member(slot, PPOParams(), slot, 1_000_000, *normaliser)
     ppo.begin(env.reset(list(range(args.members))))
@@ -177,6 +179,13 @@ def main(arguments: list[str]) -> None:
         default=5,
         help="bars in an observation; 5 bars of 7 assets are 462 numbers",
     )
+    parser.add_argument(
+        "--largest-lookback",
+        type=int,
+        default=0,
+        help="bars to which observations are padded (default: --lookback); the products that native "
+        "kernels leave out are counted, too",
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="minimum time per repetition")
@@ -185,6 +194,7 @@ def main(arguments: list[str]) -> None:
     market = make_market(make_demo_market(0, assets=args.assets, bars=8_000))
     found = print_machine(args.device)
     names = ("members", "num_envs", "horizon", "epochs", "assets", "lookback", "device")
+    names += ("largest_lookback",) if args.largest_lookback else ()
     setup = {name: getattr(args, name) for name in names}
     print(", ".join(f"{name} {value}" for name, value in setup.items()))
     print(

@@ -42,6 +42,7 @@ from tests.agents.toy_env import (
     ImageEnv,
     ItemsEnv,
     MaskedEnv,
+    PaddedEnv,
     ToyEnv,
 )
 
@@ -163,6 +164,7 @@ def trained(
         (ChoicesEnv, {}, {"autoregressive": True}),
         (MaskedEnv, {}, {"net_width": 17}),
         (AbsentEnv, {}, {}),
+        (PaddedEnv, {}, {}),
         (AbsentChoicesEnv, {}, {"net_width": 64}),
         (ItemsEnv, {}, {}),
         (ItemsEnv, {}, {"item_width": 33, "net_width": 32, "minibatch": 20}),
@@ -209,6 +211,17 @@ def assert_close_stats(stats: RolloutStats, right: RolloutStats) -> None:
     for name in RolloutStats._fields:
         found, wanted = getattr(stats, name), getattr(right, name)
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6, msg=name)
+
+
+def test_leaving_out_padding_changes_no_bit() -> None:
+    """-0.0 counts as a number that is not 0, so nothing is left out of its products."""
+    (ours, stats), (whole, right) = (
+        trained(PaddedEnv, 2, {"zero": zero}, net_width=33) for zero in (0.0, -0.0)
+    )
+    assert torch.equal(ours.population.flat, whole.population.flat)
+    assert torch.equal(ours.optimizer.v, whole.optimizer.v)
+    for found, wanted in zip(stats, right, strict=True):
+        assert_same(found._asdict(), wanted._asdict())
 
 
 def kuhn(rollouts: int, **changes: Any) -> tuple[PPO, list[RolloutStats]]:
