@@ -136,7 +136,8 @@ class ToyEnv(VecEnv):
 
 
 class PaddedEnv(ToyEnv):
-    """Observations with 200 more columns: zeros, but for a few in some rows of some members.
+    """Observations with 200 more columns: zeros, but for a few in some rows of some members; of
+    member 2 in the first steps only.
 
     Args:
         zero: of the columns that are padding, 0.0 or -0.0.
@@ -144,7 +145,7 @@ class PaddedEnv(ToyEnv):
 
     def __init__(self, members: int, envs_per_member: int, *, zero: float = 0.0) -> None:
         super().__init__(members, envs_per_member)
-        self.padding = torch.full((self.num_envs, 200), zero)
+        self.padding, self.steps = torch.full((self.num_envs, 200), zero), 0
         self.state_dim += 200
         self.state_avg = torch.cat((self.state_avg, torch.zeros(200)))
         self.state_std = torch.cat((self.state_std, torch.ones(200)))
@@ -154,8 +155,14 @@ class PaddedEnv(ToyEnv):
         padding = self.padding.clone()
         for member in range(1, self.num_members):
             row = member * self.envs_per_member + member % self.envs_per_member
+            if member == 2 and self.steps > 8:
+                continue
             padding[row, 37 * member] = self._s[row, 0] * (self._age[row] == 2)
         return torch.cat((super()._observe(), padding), 1)
+
+    def step(self, action: Tensor, out: Tensor | None = None) -> Step:
+        self.steps += 1
+        return super().step(action, out)
 
 
 class EntitiesEnv(ToyEnv):

@@ -126,22 +126,25 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
     for (size_t k = 0; k < n.chain.size(); k++) copy(n.chain[k], n.chain_size[k]);
 }
 
+static bool is_zero(const float* x, long size) {
+    uint32_t any = 0;
+    for (long i = 0; i < size; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        any |= bits;
+    }
+    return !any;
+}
+
 // Columns up to the last one with a number other than 0 in any row, and up to 63 more. Observations
 // may be padded: of a market, to the largest lookback of any trial. A product changes no bit by
-// leaving out what is 0 in all rows: fma(0, w, c) = c, and the weights' gradients are 0.
+// leaving out what is 0 in all rows: fma(0, w, c) = c.
 static long in_use(const float* x, long row, long rows, long columns) {
     constexpr long BLOCK = 64;
-    long used = 0;
+    long used = columns % BLOCK ? columns % BLOCK : BLOCK;
     for (long r = 0; r < rows; r++)
-        for (long end = columns; end > used; end -= BLOCK) {
-            uint32_t any = 0;
-            for (long i = std::max(end - BLOCK, 0L); i < end; i++) {
-                uint32_t bits;
-                memcpy(&bits, x + r * row + i, sizeof bits);
-                any |= bits;
-            }
-            if (any) used = end;
-        }
+        for (long end = columns; end > used; end -= BLOCK)
+            if (!is_zero(x + r * row + end - BLOCK, BLOCK)) used = end;
     return used;
 }
 
@@ -151,7 +154,6 @@ struct Workspace {
         *turned[DEEPEST], *last, *side, *live, *mask;
     ItemTables tables, d_tables;
     float* d_x;  // of items and entities
-    long read;   // columns of x that the first layer multiplies; those behind are 0 in all rows
 
     // For `sets` sets of weights, of which one is computed at a time; `grad` holds all of theirs.
     // Returns the floats that it takes; from null, only counts. What `forward` reads and writes may
@@ -160,7 +162,6 @@ struct Workspace {
         float* begin = at;
         auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
         x = part(chunks * CHUNK * n.x_row);
-        read = n.x;
         obs = n.items || n.entities ? part(CHUNK * n.obs_row) : x;
         for (long l = 0; l < n.depth; l++) {
             hidden[l] = part(chunks * CHUNK * n.row);
@@ -236,7 +237,7 @@ static void forward(const Layout& n, const float* w, const Workspace& s, long ro
         const float* matrix = items ? s.tables.matrix : w + n.weight[l];
         const long panel = (items ? n.items->rows() : n.inputs(l)) * PANEL;
         const bool relu = n.activation == Activation::relu && !n.linear(l);
-        multiply({rows, n.height / PANEL, l ? n.width : s.read, below, {matrix, panel, PANEL},
+        multiply({rows, n.height / PANEL, l ? n.width : n.x, below, {matrix, panel, PANEL},
                   {s.hidden[l], PANEL, n.row}, w + n.bias[l], items,
                   relu ? After::relu : After::nothing, {}});
         if (!n.linear(l)) activate(n.activation, s.hidden[l], s.slope[l], n.row, rows, n.height);
@@ -314,7 +315,7 @@ static void backward(const Layout& n, const float* w, const Workspace& s, long r
         const bool items = n.items && !l;
         float* into = items ? s.d_tables.matrix : s.grad + n.weight[l];
         const long panel = (items ? n.items->rows() : n.inputs(l)) * PANEL;
-        multiply({l ? n.width : s.read, panels, rows, below, {delta, PANEL, n.row},
+        multiply({l ? n.width : n.x, panels, rows, below, {delta, PANEL, n.row},
                   {into, panel, PANEL}, nullptr, true, After::nothing, {}});
         if (items) backward_of_items(n, s, rows, delta);
         if (n.entities && !l) backward_of_entities(n, s, rows, delta);

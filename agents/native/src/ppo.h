@@ -46,13 +46,30 @@ struct Update {
     int64_t threads;
 };
 
-static Layout layout(const Update& u, bool critic) {
+// Of networks that read so many columns.
+static Layout layout(const Update& u, bool critic, long columns) {
     std::vector<long> chains;
     if (u.chained && !critic)
         for (long k = 1, before = u.options[0]; k < u.choices; before += u.options[k++])
             chains.push_back(before * u.options[k]);
-    return Layout(u.inputs[critic], u.width, u.depth, critic ? 1 : u.actions, u.activation,
+    return Layout(columns, u.width, u.depth, critic ? 1 : u.actions, u.activation,
                   !u.choices && !critic, chains, u.items, u.entities[critic]);
+}
+
+// Columns that the networks of a member read. Weights of padding stay as they are without weight
+// decay: their gradients are 0, and so are their moments, if earlier rollouts had the padding. They
+// are left out by fours, so that `norm` adds up the same lanes.
+static long columns_read(const Update& u, long g, bool critic) {
+    const long all = u.inputs[critic];
+    if (u.byte_obs || u.items || u.entities[critic] || u.adam[g].weight_decay != 0) return all;
+    const float* obs = (const float*)u.obs + g * u.member_rows * u.obs_columns;
+    const long used = in_use(obs, u.obs_columns, u.member_rows, all);
+    for (long k = 0; k < u.sets; k++)
+        for (const float* moment : {u.m, u.v}) {
+            long at = ((critic * u.slots + g) * u.sets + k) * u.stride + u.places[critic][0];
+            if (!is_zero(moment + at + used * u.width, (all - used) * u.width)) return all;
+        }
+    return used;
 }
 
 static bool stops_early(const PPONumbers& t) { return t.target_kl > 0; }
@@ -70,12 +87,11 @@ struct Outcome {
 class Network {
     const Update& u;
     const Layout& n;
-    Workspace s;
+    const Workspace& s;
     const long g, size;  // size: floats of all its sets of weights
     const bool critic;
     float *w, *m, *v;
     Terms t;
-    long columns;  // of observations that are copied
     std::vector<long> options;
     std::vector<int64_t> own;  // a minibatch's rows of one set of weights
 
@@ -85,7 +101,7 @@ class Network {
         for (long r = 0; r < count; r++) {
             if (r + AHEAD < count) {
                 const char* soon = (const char*)u.obs + rows[r + AHEAD] * u.obs_columns * cell();
-                for (long i = 0; i < columns * cell(); i += 64) __builtin_prefetch(soon + i);
+                for (long i = 0; i < n.columns * cell(); i += 64) __builtin_prefetch(soon + i);
                 __builtin_prefetch(u.side + rows[r + AHEAD] * u.side_columns);
             }
             float* x = s.obs + r * n.obs_row;
@@ -97,7 +113,7 @@ class Network {
             } else {
                 const float* from = (const float*)u.obs + rows[r] * u.obs_columns;
                 if (n.entities) arrange(*n.entities, from, n.columns, x);
-                else memcpy(x, from, columns * sizeof(float));
+                else memcpy(x, from, n.columns * sizeof(float));
             }
             const float* side = u.side + rows[r] * u.side_columns;
             for (long c = 0; c < u.side_columns; c++) s.side[c * CHUNK + r] = side[c];
@@ -161,7 +177,7 @@ public:
     Network(const Update& u, const Layout& n, const Workspace& s, long g, bool critic, float* own)
         : u(u), n(n), s(s), g(g), size(u.sets * n.size), critic(critic),
           w(own), m(own + size), v(own + 2 * size),
-          t{u.numbers[g], (float)u.minibatch, 1.0f}, columns(n.columns) {
+          t{u.numbers[g], (float)u.minibatch, 1.0f} {
         for (long k = 0; k < u.choices; k++) options.push_back(u.options[k]);
     }
 
@@ -179,9 +195,6 @@ public:
     Outcome train(long limit) {
         Outcome o;
         bring(false);
-        if (!u.byte_obs && !n.items && !n.entities)  // the first layer reads the columns as they are
-            s.read = columns = in_use((const float*)u.obs + g * u.member_rows * u.obs_columns,
-                                      u.obs_columns, u.member_rows, n.columns);
         const float highest_log_std = std::max(t.initial_log_std, 0.0f);
         bool running = true, valid = true;  // valid: whether the last minibatch has valid rows
         for (long step = 0; step < u.steps; step++) {
@@ -225,7 +238,8 @@ public:
 struct Memory {
     Layout kinds[2];
     long copy, copies, workspace;
-    explicit Memory(const Update& u) : kinds{layout(u, false), layout(u, true)} {
+    explicit Memory(const Update& u)
+        : kinds{layout(u, false, u.inputs[0]), layout(u, true, u.inputs[1])} {
         copy = 3 * u.sets * std::max(kinds[0].size, kinds[1].size);
         copies = 2 * u.slots * copy;
         Workspace s;
@@ -238,15 +252,19 @@ struct Memory {
 static void update(const Update& u) {
     Memory memory(u);
     std::vector<Outcome> outcomes(2 * u.slots);
+    std::vector<long> columns(2 * u.slots);
     auto with_network = [&](long g, bool critic, int worker, auto&& use) {
+        const Layout n = layout(u, critic, columns[critic * u.slots + g]);
         Workspace s;
-        s.cut(memory.kinds[critic], u.sets, u.side_columns,
-              u.scratch + memory.copies + worker * memory.workspace);
+        s.cut(n, u.sets, u.side_columns, u.scratch + memory.copies + worker * memory.workspace);
         float* own = u.scratch + (critic * u.slots + g) * memory.copy;
-        Network network(u, memory.kinds[critic], s, g, critic, own);
+        Network network(u, n, s, g, critic, own);
         use(network, outcomes[critic * u.slots + g]);
     };
     Pool& pool = Pool::get();
+    pool.run(2 * u.slots, u.threads, [&](long task, int) {
+        columns[task] = columns_read(u, task % u.slots, task >= u.slots);
+    });
     pool.run(2 * u.slots, u.threads, [&](long task, int worker) {
         long g = task % u.slots;
         bool critic = task >= u.slots;

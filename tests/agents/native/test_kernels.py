@@ -216,7 +216,7 @@ def assert_close_stats(stats: RolloutStats, right: RolloutStats) -> None:
 def test_leaving_out_padding_changes_no_bit() -> None:
     """-0.0 counts as a number that is not 0, so nothing is left out of its products."""
     (ours, stats), (whole, right) = (
-        trained(PaddedEnv, 2, {"zero": zero}, net_width=33) for zero in (0.0, -0.0)
+        trained(PaddedEnv, 3, {"zero": zero}, net_width=33) for zero in (0.0, -0.0)
     )
     assert torch.equal(ours.population.flat, whole.population.flat)
     assert torch.equal(ours.optimizer.v, whole.optimizer.v)
