@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -15,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from sweepd.optimize.objectives.command.run import CommandRun, CommandTraining
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.conftest import Running
-from tests.optimize.study_files import open_handle, wait_for
+from tests.optimize.study_files import open_handle
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "examples" / "programs"
@@ -116,7 +118,9 @@ def test_a_program_is_searched_with_rungs_and_pruning(name: str, folder: Path) -
 
 
 @pytest.mark.slow
-def test_a_killed_study_of_ppo_continues_from_its_checkpoints(folder: Path) -> None:
+def test_a_killed_study_of_ppo_continues_from_its_checkpoints(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = study_of("ppo_cartpole.py", folder, "--pruner", "none", "--jobs", 1)
     words += [
         "--n-trials",
@@ -128,12 +132,16 @@ def test_a_killed_study_of_ppo_continues_from_its_checkpoints(folder: Path) -> N
         "--budget",
         str(20 * ROLLOUT),
     ]
-    running = Running(words, folder, folder / "output-0.txt")
-    wait_for(
-        lambda: any(path.stat().st_size for path in folder.glob("runs/*/trial-*/seed-0/*.jsonl"))
-    )
-    running.signal(signal.SIGKILL)
-    running.process.join()
+    count = CommandRun._count
+
+    def then_kill(run: CommandRun, state: CommandTraining, index: int) -> None:
+        count(run, state, index)
+        if state.steps[index]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommandRun, "_count", then_kill)
+        Running(words, folder, folder / "output-0.txt").finish(-signal.SIGKILL)
     Running(words, folder, folder / "output-1.txt").finish()
     handle = open_handle(folder)
     assert [trial.state.name for trial in handle.trials()] == ["COMPLETE"]

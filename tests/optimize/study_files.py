@@ -118,3 +118,18 @@ def killed_at_checkpoint(pattern: str, *, every_rollout: bool = False) -> Iterat
         if every_rollout:
             patch.setattr(CheckpointPace, "due", lambda _: True)
         yield
+
+
+def hold(patch: pytest.MonkeyPatch, owner: type, step: str, folder: Path) -> None:
+    """Make processes wait before they call this method.
+
+    They create the file `step`.reached, and continue once `step`.go exists.
+    """
+    real: Callable[..., object] = getattr(owner, step)
+
+    def held(*arguments: object) -> object:
+        (folder / f"{step}.reached").touch()
+        wait_for((folder / f"{step}.go").exists)
+        return real(*arguments)
+
+    patch.setattr(owner, step, held)

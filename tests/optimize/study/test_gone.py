@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 
 from sweepd.envs.support.errors import RunError
 from sweepd.optimize.cli import train as train_command
+from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
@@ -33,7 +34,7 @@ from sweepd.optimize.study.recovery.stall import Progress
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.worker.worker import Worker, WorkerOptions
 from tests.optimize.conftest import Running, Sweepd
-from tests.optimize.study_files import count, open_handle, training_begun, wait_for
+from tests.optimize.study_files import count, hold, open_handle, training_begun, wait_for
 
 ENDLESS = ("--budget", 200_000, "--pruner", "none", "--sampler", "random")
 
@@ -356,13 +357,14 @@ def _ended_with_a_sentence(worker: Running) -> str:
 @pytest.mark.slow
 @pytest.mark.usefixtures("attentive")
 def test_other_trials_of_a_batch_continue_after_a_program_finishes_one(
-    market: Path, sweepd: Sweepd
+    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = ("--n-trials", 3, "--budget", 1_920, "--pruner", "none", "--sampler", "random")
-    worker = sweepd("train", *study)
-    wait_for(lambda: training_begun(market))
+    hold(monkeypatch, Trainer, "advance", market)
+    worker = sweepd("train", "--n-trials", 3, "--pruner", "none", "--sampler", "random")
+    wait_for((market / "advance.reached").exists)
     handle = open_handle(market)
     handle.study.tell(1, state=TrialState.FAIL)
+    (market / "advance.go").touch()
     out = worker.finish()
     assert "trial 1 was set to FAIL by another program meanwhile; its copy here is dropped" in out
     trials = handle.trials()

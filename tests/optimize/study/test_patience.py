@@ -23,7 +23,7 @@ from sweepd.optimize.study.record.database import is_away, storage_url
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
-from tests.optimize.study_files import numbers, open_handle, wait_for
+from tests.optimize.study_files import hold, numbers, open_handle, wait_for
 from tests.postgres_server import PostgresServer
 
 AWAY = sa.exc.OperationalError("SELECT 1", {}, Exception("database is locked"))
@@ -137,7 +137,7 @@ def test_stopping_the_server_during_training_loses_and_repeats_nothing(
         train_command, "WorkerOptions", functools.partial(WorkerOptions, patience_seconds=4.0)
     )
     for step in ("report", "judge"):
-        _hold_first(step, market, monkeypatch)
+        hold(monkeypatch, StudyHandle, step, market)
     here = ("--storage", postgresql_database)
     first = sweepd("train", *study, *here)
     try:
@@ -165,21 +165,6 @@ def test_stopping_the_server_during_training_loses_and_repeats_nothing(
     assert out.count("resumes from rung 1") == 3
     assert numbers(market, postgresql_database) == numbers(market / "alone")
     assert not list(handle.run_dir.glob("trial-*/checkpoint-*.safetensors"))
-
-
-def _hold_first(step: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make workers wait before they call this method of `StudyHandle`.
-
-    They create the file `step`.reached, and continue once `step`.go exists.
-    """
-    real: Callable[..., object] = getattr(StudyHandle, step)
-
-    def held(handle: StudyHandle, *arguments: object) -> object:
-        (folder / f"{step}.reached").touch()
-        wait_for((folder / f"{step}.go").exists)
-        return real(handle, *arguments)
-
-    monkeypatch.setattr(StudyHandle, step, held)
 
 
 def test_a_worker_waits_for_a_locked_database_and_continues(market: Path, sweepd: Sweepd) -> None:

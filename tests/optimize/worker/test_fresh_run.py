@@ -28,7 +28,7 @@ from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Running
 from tests.optimize.objectives.test_game_study import make_spec
 from tests.optimize.study.test_race_study import RESULTS, fill, spec
-from tests.optimize.study_files import make_handle, open_handle, wait_for
+from tests.optimize.study_files import killed_at_checkpoint, make_handle, open_handle
 
 CLOSE = [
     "train",
@@ -154,14 +154,8 @@ def test_an_interrupted_measurement_is_continued_with_the_same_numbers(
 
 
 def test_a_killed_measurement_is_continued(race: StudyHandle, tmp_path: Path) -> None:
-    running = Running(CLOSE, tmp_path, tmp_path / "first.txt")
-
-    def trains() -> bool:
-        return "training trial 0" in running.output.read_text()
-
-    wait_for(trains)
-    running.signal(signal.SIGKILL)
-    running.finish(-signal.SIGKILL)
+    with killed_at_checkpoint("runs/*/trial-*/checkpoint-*", every_rollout=True):
+        Running(CLOSE, tmp_path, tmp_path / "first.txt").finish(-signal.SIGKILL)
     [trial] = run_of(race, 2).trials()
     assert trial.state == TrialState.RUNNING
     said = Running(CLOSE, tmp_path, tmp_path / "second.txt").finish()
