@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from sweepd.envs.support.huge_pages import request_huge_pages
 from sweepd.envs.support.lazy import lazy_names
 from sweepd.envs.support.mkl import request_mode
 from sweepd.envs.support.openblas import request_one_thread
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
     from sweepd.program import params as params
     from sweepd.program import report as report
 
-# The only import side effects in this project. MKL reads its mode at its first product, and OpenBLAS
-# its threads when NumPy is imported, so both are set before any module of sweepd computes. A program
+# The only import side effects in this project. MKL reads its mode at its first product, OpenBLAS its
+# threads when NumPy is imported, and torch the kind of pages at its first tensor, so they are set
+# before any module of sweepd computes. A program
 # of a study (`--env command:…`) imports this for its reports, and computes as it does without.
 if "SWEEPD_PARAMS" not in os.environ:
     request_mode()
     request_one_thread()
+    request_huge_pages()
 
 _MODULES = {
     "Callback": "sweepd.optimize.api.study",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scripts.bench.harness import CLOCKS, ROOT, steps_per_second
-from sweepd.envs.support.mkl import VARIABLE, current_mode
+from sweepd.envs.support import huge_pages, mkl
 
 # Runs a benchmark after a product, at which MKL has chosen its default mode.
 _START = """
@@ -90,8 +90,9 @@ class PeerProcesses:
 
 
 def users_environment() -> dict[str, str]:
-    """Return the variables of a process that a user starts: MKL's mode is its own choice."""
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    """Return the variables of a process that a user starts, without those that sweepd sets."""
+    own = {mkl.VARIABLE, huge_pages.VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name not in own}
     path = [str(ROOT), environment.get("PYTHONPATH", "")]
     return environment | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
@@ -139,7 +140,7 @@ def serve(prepare: Callable[[str, dict[str, Any]], Callable[[], int]]) -> None:
         if "prepare" in request:
             made[request["prepare"]] = run = prepare(request["prepare"], request["cell"])
             run()
-            answer: Any = current_mode()
+            answer: Any = mkl.current_mode()
         else:
             run, clock = made[request["measure"]], CLOCKS[request["clock"]]
             answer = steps_per_second(run, request["seconds"], clock)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sweepd.envs.external import guard
-from sweepd.envs.support import mkl, openblas
+from sweepd.envs.support import huge_pages, mkl, openblas
 from sweepd.optimize.objectives.command import supervisor
 from sweepd.optimize.objectives.command.reports import Attempt, BadReport, Report, joined, tail_text
 
@@ -27,7 +27,7 @@ FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 MOST_AGAIN = 10  # attempts without progress that ask to be started again
 PAUSE = 0.05  # seconds before the first of them; doubled for each further one
 # What sweepd sets for itself.
-_OURS = {openblas.VARIABLE: "1", mkl.VARIABLE: mkl.MODE}
+_OURS = {openblas.VARIABLE: "1", mkl.VARIABLE: mkl.MODE, huge_pages.VARIABLE: "1"}
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ kept = sweepd.checkpoint_dir() / "last"
 sweepd.report(1, sweepd.params()["lr"], loss=2)
 kept.touch()
 (sweepd.out_dir() / "model").write_text("x")
-# Importing the helper changes neither threads nor modes, and imports nothing heavy.
-assert "OPENBLAS_NUM_THREADS" not in env and "MKL_CBWR" not in env
+# Importing the helper changes neither threads nor modes nor pages, and imports nothing heavy.
+assert not {{"OPENBLAS_NUM_THREADS", "MKL_CBWR", "THP_MEM_ALLOC_ENABLE"}} & set(env)
 assert not {{"torch", "numpy", "optuna"}} & set(sys.modules), sorted(sys.modules)
 """
     handle = command_study(tmp_path, text)
