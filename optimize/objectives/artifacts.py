@@ -112,15 +112,14 @@ def draw_equity(folder: Path, title: str) -> None:
     write_atomic(folder / "equity.png", lambda path: figure.savefig(path, format="png"))
 
 
-def announce(trial_id: int, storage: BaseStorage, names: Sequence[str]) -> None:
-    """Record the trial's artifacts as optuna-dashboard reads them. `publish` writes the files.
+def announcements(names: Sequence[str]) -> dict[str, str]:
+    """Return the system attributes by which optuna-dashboard finds a trial's artifacts.
 
-    `optuna.artifacts.upload_artifact` does both at once, which is impossible for a finished trial.
-    Raises TrialLost.
+    `publish` writes the files. `optuna.artifacts.upload_artifact` does both at once, which is
+    impossible for a finished trial.
     """
-    for name in names:
-        own, described = _described(name)
-        storage.set_trial_system_attr(trial_id, PREFIX + own, described)
+    described = map(_described, names)
+    return {PREFIX + own: text for own, text in described}
 
 
 def attach_files(storage: BaseStorage, study_id: int, folder: Path, names: Sequence[str]) -> None:

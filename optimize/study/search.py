@@ -120,4 +120,8 @@ class Search:
         """
         if isinstance(self.pruner, NopPruner):  # which studies with several values need
             return [False] * len(trials)
-        return [trial is not None and trial.should_prune() for trial in trials]
+        return [
+            trial is not None
+            and self.pruner.prune(trial.study, trial.storage.get_trial(trial._trial_id))
+            for trial in trials
+        ]

@@ -20,7 +20,7 @@ from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.optimize.study.database.cache import StudyCache
 from sweepd.optimize.study.database.gone import StudyGone
-from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
+from sweepd.optimize.study.database.storage import NOTHING, StudyStorage, TrialLost
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.folder import recorded_folder
@@ -294,12 +294,12 @@ class StudyHandle(StudyReader):
 
     def plan(self, trial_id: int, shape: Mapping[str, Any] | None, total: int) -> Plan | None:
         """Draw the missing parameters of a claimed trial. None if it failed or was lost."""
-        number = self.storage.get_trial(trial_id).number
         try:
             try:
                 with self.cached.read_once(self.study_id, only_ours=True):
+                    known = self.cached.get_trial(trial_id)
                     trial, params = self.search.draw(
-                        self.cached, self.name, trial_id, number, shape, total
+                        self.cached, self.name, trial_id, known.number, shape, total
                     )
                 settings = self.space.resolve(params)
                 self.space.validate(params)
@@ -309,35 +309,36 @@ class StudyHandle(StudyReader):
         except TrialLost:
             self.storage.drop(trial_id)
             return None
-        frozen = self.storage.get_trial(trial_id)
-        seed = derive_seed(self.spec.seed, "trial", number)
         return Plan(
             trial_id,
-            number,
+            known.number,
             params,
             settings,
-            seed,
+            derive_seed(self.spec.seed, "trial", known.number),
             trial,
-            dict(frozen.intermediate_values),
-            frozen.user_attrs.get(CHECKPOINT_KEY),
-            frozen.user_attrs.get(LEAGUE_KEY),
-            changes_of(frozen.user_attrs.get(CHANGES_KEY)),
+            dict(known.intermediate_values),
+            known.user_attrs.get(CHECKPOINT_KEY),
+            known.user_attrs.get(LEAGUE_KEY),
+            changes_of(known.user_attrs.get(CHANGES_KEY)),
         )
 
     # -- telling
 
-    def report(self, plan: Plan, rung: int, value: float) -> None:
-        """Report the value of a rung (1 …).
+    def report(
+        self,
+        plan: Plan,
+        rung: int,
+        value: float,
+        attributes: Mapping[str, Any] = NOTHING,
+        system: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        """Report the value of a rung (1 …), with the user attributes and system attributes of it.
 
-        A repeated report after a resume has no effect. Raises TrialLost.
+        A rung that was reported before keeps its value. Raises TrialLost.
         """
-        if plan.trial is not None and rung not in plan.reported:
-            if self.spec.several:  # for which Optuna's own method raises an error
-                self.storage.set_trial_intermediate_value(plan.trial_id, rung, value)
-            else:
-                plan.trial.report(value, step=rung)
-            plan.reported[rung] = value
-            self.storage.reached(plan.trial_id, rung)
+        value = plan.reported.get(rung, value)
+        self.storage.report(plan.trial_id, rung, value, attributes, system)
+        plan.reported[rung] = value
 
     def record_change(self, plan: Plan, change: Change) -> None:
         """Record what a member of a population goes on with; no effect if repeated.
@@ -357,33 +358,27 @@ class StudyHandle(StudyReader):
         with self.cached.read_once(self.study_id, only_ours=True):
             return self.search.judge([plan.trial for plan in plans])
 
-    def complete(self, trial_id: int, *values: float) -> None:
-        """Finish a trial as COMPLETE with its values. Raises TrialLost."""
-        self._tell(trial_id, TrialState.COMPLETE, values)
+    def complete(
+        self,
+        trial_id: int,
+        *values: float,
+        attributes: Mapping[str, Any] = NOTHING,
+        system: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        """Finish a trial as COMPLETE with its values and attributes. Raises TrialLost."""
+        self.storage.end(trial_id, TrialState.COMPLETE, values, attributes, system)
 
     def prune(self, trial_id: int, reason: str) -> None:
         """Finish a trial as PRUNED and record the reason. Raises TrialLost."""
-        self.storage.set_trial_user_attr(trial_id, REASON_KEY, reason)
-        self._tell(trial_id, TrialState.PRUNED)
+        self.storage.end(trial_id, TrialState.PRUNED, attributes={REASON_KEY: reason})
 
     def fail(self, trial_id: int, reason: str) -> None:
-        """Fail a trial for a reason of its own.
+        """Fail a trial for a reason of its own. Raises TrialLost.
 
         After an error of the machine use `put_back` instead.
         """
-        self.storage.set_trial_user_attr(trial_id, REASON_KEY, reason)
-        self._tell(trial_id, TrialState.FAIL)
+        self.storage.end(trial_id, TrialState.FAIL, attributes={REASON_KEY: reason})
 
     def put_back(self, trial_id: int) -> None:
         """Set a RUNNING trial to WAITING under the same number, for the next worker."""
         self.storage.set_trial_state_values(trial_id, TrialState.WAITING)
-
-    def _tell(
-        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
-    ) -> None:
-        try:
-            self.study.tell(self.storage.get_trial(trial_id).number, values, state=state)
-        except (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError):
-            if self.storage.holds(trial_id):
-                raise
-            raise TrialLost(trial_id) from None

@@ -184,8 +184,7 @@ def _bookkeeping(experiment: Experiment, trainings: list[MemberTraining]) -> flo
             plans = handle.ask_batch(len(trainings), "profile", len(trainings))
         with phases("rung"):
             for plan in plans:
-                handle.storage.set_trial_user_attrs(plan.trial_id, _attributes(plan, spec))
-                handle.report(plan, 1, 0.0)
+                handle.report(plan, 1, 0.0, _attributes(plan, spec))
             handle.judge(plans)
             for training in trainings:
                 write_checkpoint(Path(folder) / "checkpoint", Checkpoint(training.members))

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
-from sweepd.optimize.objectives.artifacts import announce, announced, publish
+from sweepd.optimize.objectives.artifacts import announced, announcements, publish
 from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.objectives.run import Evaluation, Run, Training
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -242,7 +242,7 @@ class Records:
                 "rollouts": content.rollouts,
             }
             try:
-                storage.set_trial_user_attr(plan.trial_id, CHECKPOINT_KEY, recorded)
+                storage.set_trial_user_attrs(plan.trial_id, {CHECKPOINT_KEY: recorded})
             except (TrialLost, StudyGone):
                 path.unlink(missing_ok=True)
                 raise
@@ -303,11 +303,13 @@ class Records:
 
     # -- when a trial ends
 
-    def complete(self, training: Training, evaluation: Evaluation) -> None:
-        """Write all that must exist before the trial is told COMPLETE.
+    def complete(
+        self, training: Training, evaluation: Evaluation
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Write the files that must exist before the trial is COMPLETE.
 
-        Raises:
-            TrialLost: another worker has taken over the trial.
+        Returns:
+            The user attributes and the system attributes that name them.
         """
         plan, handle = training.plan, self.handle
         members = self.run.write(training, handle.trial_dir(plan.number), evaluation)
@@ -317,15 +319,12 @@ class Records:
                 handle.trial_dir(plan.number) / "schedule.json", json.dumps(made, indent=1)
             )
         record = TrialRecord(members=members)
-        handle.storage.set_trial_user_attrs(plan.trial_id, record.to_attributes(handle.spec))
-        announce(plan.trial_id, handle.storage, self.run.shown(training))
+        return record.to_attributes(handle.spec), announcements(self.run.shown(training))
 
     def finished(self, training: Training) -> None:
         """Delete the checkpoints of a finished trial, and draw its plot if it is complete."""
         self._clean(training.plan.number)
-        trial = self.handle.storage.get_trial(training.plan.trial_id)
-        if trial.state == TrialState.COMPLETE:
-            self._thread.submit(functools.partial(self._publish, trial))
+        self._thread.submit(functools.partial(self._publish, training.plan.trial_id))
 
     def dropped(self, training: Training) -> None:
         """Delete the checkpoints of a lost trial if another worker has finished it."""
@@ -344,7 +343,7 @@ class Records:
                 and trial.state == TrialState.COMPLETE
                 and announced(self.handle.run_dir, trial, missing=True)
             ):
-                self._thread.submit(functools.partial(self._publish, trial))
+                self._thread.submit(functools.partial(self._publish, trial._trial_id))
 
     def _clean(self, number: int) -> None:
         """Delete a finished trial's checkpoints and the incomplete files of killed workers."""
@@ -357,7 +356,11 @@ class Records:
 
         self._thread.submit(job)
 
-    def _publish(self, trial: FrozenTrial) -> None:
+    def _publish(self, trial_id: int) -> None:
+        """Draw the plot of a complete trial, and write its files for optuna-dashboard."""
+        trial = self.handle.storage.get_trial(trial_id)
+        if trial.state != TrialState.COMPLETE:
+            return
         folder = self.handle.trial_dir(trial.number)
         title = f"{self.handle.name}, trial {trial.number}"
         try:

@@ -55,9 +55,7 @@ class TrialReporter:
         system = constraint_attributes(found.violations)
 
         def write() -> None:
-            # The report last: it marks the rung as evaluated, and is not repeated after a resume.
-            self.handle.storage.set_trial_user_attrs(training.plan.trial_id, attributes, system)
-            self.handle.report(training.plan, training.rung, evaluation.value)
+            self.handle.report(training.plan, training.rung, evaluation.value, attributes, system)
 
         with self.phases("reports"):
             written = self._write(training, write)
@@ -75,9 +73,11 @@ class TrialReporter:
 
         def write() -> None:
             with self.phases("files"):
-                self.records.complete(training, evaluation)
+                attributes, system = self.records.complete(training, evaluation)
             self._alive()  # large trials take long to write
-            self.handle.complete(training.plan.trial_id, *found.values)
+            self.handle.complete(
+                training.plan.trial_id, *found.values, attributes=attributes, system=system
+            )
 
         if not self._finish(training, write):
             return False
@@ -173,7 +173,8 @@ class TrialReporter:
 
     def _finish(self, training: Training, write: Callable[[], None]) -> bool:
         """End a trial and delete the files that it needed while it trained; False if it was lost."""
-        written = self._write(training, write)
+        with self.phases("reports"):
+            written = self._write(training, write)
         if written:
             self.telemetry.finished(1)
             self.records.finished(training)

@@ -13,6 +13,7 @@ from rich.console import Console
 from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
+from sweepd.optimize.objectives.members.experiment import Experiment
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
@@ -107,7 +108,7 @@ def quiet_telemetry(handle: StudyHandle) -> Telemetry:
 
 
 def work(
-    handle: StudyHandle, experiment: CryptoExperiment, more: int, telemetry: Telemetry | None = None
+    handle: StudyHandle, experiment: Experiment, more: int, telemetry: Telemetry | None = None
 ) -> tuple[Worker, float]:
     """Train `more` trials with the real worker. Returns the worker and the seconds it took."""
     total = len(handle.trials()) + more

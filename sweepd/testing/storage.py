@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import optuna
 import pytest
+from optuna.distributions import FloatDistribution
 from optuna.storages import BaseStorage
 from optuna.testing import pytest_storages
 from optuna.trial import TrialState
@@ -75,7 +76,10 @@ class StorageTestCase(pytest_storages.StorageTestCase):
             lambda: trial.suggest_float("y", 0, 1),
             lambda: storage.set_trial_system_attr(trial_id, "b", 1),
             lambda: study.tell(trial, 3.0),
-            lambda: storage.reached(trial_id, 1),
+            lambda: storage.set_trial_params(trial_id, {"y": (0.5, FloatDistribution(0, 1))}),
+            lambda: storage.set_trial_user_attrs(trial_id, {"a": 1}),
+            lambda: storage.report(trial_id, 2, 2.0),
+            lambda: storage.end(trial_id, TrialState.COMPLETE, [3.0]),
         ):
             with pytest.raises(TrialLost):
                 write()

@@ -101,6 +101,11 @@ CASES = [
         ),
     ),
     Case(
+        "host_work",
+        "--runs 1 --trials 2 --budget 4096",
+        ("machine.processor", "host_share", "writes_per_trial"),
+    ),
+    Case(
         "intervals",
         "--replicates 4 --episodes 4 --pendulum 2 --played 4 --budget 1000",
         (

@@ -6,6 +6,7 @@ import difflib
 import functools
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -24,6 +25,7 @@ from optuna.trial import FrozenTrial
 from sqlalchemy.pool import NullPool
 
 from sweepd.optimize.objectives.pace import CheckpointPace
+from sweepd.optimize.worker import telemetry
 from tests.entry_point import answer, enter, run_sweepd
 from tests.golden.contents import contents, indented, listing, page
 from tests.golden.normaliser import Normaliser
@@ -53,6 +55,9 @@ class Recorder:
             # Trials are compared by their training time: let it depend on the work alone.
             patch.setattr(time, "monotonic", _ticking())
             patch.setattr(time, "perf_counter", _ticking())
+            # What a worker does after a time must not add looks at it while a trial trains.
+            patch.setattr(telemetry, "FIGURES_EVERY", 0.0)
+            patch.setattr(telemetry, "LOG_EVERY", math.inf)
             # On a busy machine, rollouts would be long enough for checkpoints within a rung.
             patch.setattr(CheckpointPace, "due", lambda _: False)
             said = run_sweepd([str(word) for word in words], self._output, code)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+from collections import defaultdict
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+
+from optuna.distributions import BaseDistribution, check_distribution_compatibility
 
 # `optuna.storages.get_storage` wraps every RDBStorage in this class.
 from optuna.storages._cached_storage import _CachedStorage
@@ -17,16 +21,22 @@ class StudyCache(_CachedStorage):
     """Optuna's cached storage, with blocks in which the database is read once.
 
     Otherwise the cache queries the database for every unfinished trial each time that the sampler
-    draws a parameter or the pruner judges a trial. For use from one thread.
+    draws a parameter or the pruner judges a trial, and every parameter is a transaction. For use
+    from one thread.
     """
 
     def __init__(self, storage: StudyStorage) -> None:
         super().__init__(storage)
+        self._storage = storage
         self._still = self._only_ours = False
+        # Parameters that were set in the block: by trial and name, the stored value and the range.
+        self._params: dict[int, dict[str, tuple[float, BaseDistribution]]] = defaultdict(dict)
 
     @contextmanager
     def read_once(self, study_id: int, *, only_ours: bool = False) -> Iterator[None]:
         """Within the block, trials are as they are at its beginning.
+
+        Parameters that are set in the block are written at its end, in one transaction per trial.
 
         Args:
             study_id: row id of the study.
@@ -37,8 +47,11 @@ class StudyCache(_CachedStorage):
         self._still, self._only_ours = True, only_ours
         try:
             yield
+            for trial_id, params in self._params.items():
+                self._storage.set_trial_params(trial_id, params)
         finally:
             self._still = self._only_ours = False
+            self._params.clear()
 
     def _read_trials_from_remote_storage(self, study_id: int) -> None:
         if not self._still:
@@ -51,3 +64,28 @@ class StudyCache(_CachedStorage):
         if not self._only_ours:
             return trials
         return [t for t in trials if not t.state.is_finished() or is_ours(t.user_attrs)]
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        if not self._still:
+            return super().get_trial(trial_id)
+        study_id, number = self._trial_id_to_study_id_and_number[trial_id]
+        found = self._studies[study_id].trials[number]
+        # Optuna's `Trial` changes its copy.
+        return found if found.state.is_finished() else copy.deepcopy(found)
+
+    def set_trial_param(
+        self,
+        trial_id: int,
+        param_name: str,
+        param_value_internal: float,
+        distribution: BaseDistribution,
+    ) -> None:
+        if not self._still:
+            super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
+            return
+        study = self._studies[self._trial_id_to_study_id_and_number[trial_id][0]]
+        if param_name not in study.param_distribution:
+            ranges = (trial.distributions.get(param_name) for trial in study.trials.values())
+            study.param_distribution[param_name] = next(filter(None, ranges), distribution)
+        check_distribution_compatibility(study.param_distribution[param_name], distribution)
+        self._params[trial_id][param_name] = param_value_internal, distribution

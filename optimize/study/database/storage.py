@@ -15,13 +15,15 @@ Additions, all within transactions of the same database:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
+from optuna.distributions import BaseDistribution
 from optuna.storages import RDBStorage
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
 from sweepd.envs.support.database_file import BUSY_TIMEOUT
@@ -32,15 +34,23 @@ from sweepd.optimize.study.database.tables import RELEASED, attempts, delete_orp
 from sweepd.optimize.study.record.database import StudyDatabase
 from sweepd.optimize.study.record.keys import UID_KEY
 from sweepd.optimize.study.record.optuna_tables import (
+    add_params,
+    add_rung,
     add_trial,
     changed_rows,
+    end_trial,
+    has_study,
+    rungs_of,
     stored_now,
     studies,
     study_attributes,
     trial_attributes,
     trial_system_attributes,
     trials,
+    trials_of,
 )
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class TrialLost(Exception):
@@ -58,6 +68,7 @@ class TrialLost(Exception):
     "attributes",
     "claim_new",
     "claim_waiting",
+    "end",
     "get_all_studies",
     "get_all_trials",
     "get_study_directions",
@@ -67,11 +78,11 @@ class TrialLost(Exception):
     "get_study_user_attrs",
     "get_trial",
     "get_trial_id_from_study_id_trial_number",
-    "holds",
-    "reached",
+    "report",
     "set_study_system_attr",
     "set_study_user_attr",
     "set_trial_intermediate_value",
+    "set_trial_params",
     "set_trial_state_values",
     "set_trial_system_attr",
     "set_trial_user_attr",
@@ -126,6 +137,28 @@ class StudyStorage(StudyDatabase, RDBStorage):
         """Delete the rows of deleted trials and studies, if that is possible now."""
         with suppress(sa.exc.SQLAlchemyError, StudyGone), self.engine.begin() as connection:
             delete_orphans(connection)
+
+    def _get_trials(
+        self,
+        study_id: int,
+        states: Container[TrialState] | None,
+        included_trial_ids: set[int],
+        trial_id_greater_than: int,
+    ) -> list[FrozenTrial]:
+        # Of Optuna's cached storage, too; in a third of the time of Optuna's own method.
+        row = trials.c
+        # As literals: a query may have some thousand parameters.
+        included: sa.BindParameter[int] = sa.bindparam(
+            "included", sorted(included_trial_ids), expanding=True, literal_execute=True
+        )
+        wanted = (row.trial_id > trial_id_greater_than) | row.trial_id.in_(included)
+        if states is not None:
+            wanted &= row.state.in_([state for state in TrialState if state in states])
+        with self.transaction() as session:
+            found = list(trials_of(session, study_id, wanted))
+            if not found and not has_study(session, study_id):
+                raise KeyError(f"there is no study with id {study_id}")
+        return found
 
     # -- holding trials
 
@@ -259,16 +292,6 @@ class StudyStorage(StudyDatabase, RDBStorage):
         self._took(trial_id, token)
         return True
 
-    def reached(self, trial_id: int, rung: int) -> None:
-        """Record that a held trial has reached a rung. Raises TrialLost."""
-        with self.transaction() as session:
-            self._check_token(session, trial_id)
-            session.execute(
-                attempts.update()
-                .where(attempts.c.trial_id == trial_id, attempts.c.rung < rung)
-                .values(rung=rung)
-            )
-
     # -- fenced writes
 
     def _check_token(self, session: Session, trial_id: int) -> None:
@@ -282,15 +305,6 @@ class StudyStorage(StudyDatabase, RDBStorage):
         ).one_or_none()
         if token is None or stored is None or tuple(stored) != (token, TrialState.RUNNING):
             raise TrialLost(trial_id)
-
-    def holds(self, trial_id: int) -> bool:
-        """Return whether this worker holds the trial, by the database."""
-        try:
-            with self.transaction() as session:
-                self._check_token(session, trial_id)
-        except TrialLost:
-            return False
-        return True
 
     @contextmanager
     def _fence(self, trial_id: int) -> Iterator[Session | None]:
@@ -329,22 +343,6 @@ class StudyStorage(StudyDatabase, RDBStorage):
         with self._fence(trial_id):
             super().set_trial_user_attr(trial_id, key, value)
 
-    def set_trial_user_attrs(
-        self, trial_id: int, attributes: Mapping[str, Any], system: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write several attributes of a held trial in one transaction. Raises TrialLost.
-
-        Args:
-            trial_id: row id of the trial.
-            attributes: user attributes.
-            system: system attributes.
-        """
-        with self.transaction() as session:
-            self._check_token(session, trial_id)
-            trial_attributes.put(session, trial_id, attributes)
-            if system:
-                trial_system_attributes.put(session, trial_id, system)
-
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         with self._fence(trial_id):
             super().set_trial_system_attr(trial_id, key, value)
@@ -361,3 +359,80 @@ class StudyStorage(StudyDatabase, RDBStorage):
         if state != TrialState.RUNNING and trial_id in self._tokens:
             self.drop(trial_id)
         return done
+
+    # -- several writes to a held trial in one transaction; each raises TrialLost
+
+    @contextmanager
+    def _writing(
+        self, trial_id: int, attributes: Mapping[str, Any], system: Mapping[str, Any]
+    ) -> Iterator[Session]:
+        """Open a transaction that writes attributes of a held trial, and what the caller writes."""
+        with self.transaction() as session:
+            self._check_token(session, trial_id)
+            trial_attributes.put(session, trial_id, attributes)
+            trial_system_attributes.put(session, trial_id, system)
+            yield session
+
+    def set_trial_params(
+        self, trial_id: int, params: Mapping[str, tuple[float, BaseDistribution]]
+    ) -> None:
+        """Write parameters, in place of earlier ones.
+
+        Args:
+            trial_id: row id of the trial.
+            params: by name, the value as Optuna stores it, and the range.
+        """
+        with self._writing(trial_id, {}, {}) as session:
+            add_params(session, trial_id, params)
+
+    def set_trial_user_attrs(
+        self, trial_id: int, attributes: Mapping[str, Any], system: Mapping[str, Any] = NOTHING
+    ) -> None:
+        """Write user attributes and system attributes."""
+        with self._writing(trial_id, attributes, system):
+            pass
+
+    def report(
+        self,
+        trial_id: int,
+        rung: int,
+        value: float,
+        attributes: Mapping[str, Any] = NOTHING,
+        system: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        """Write that the trial has reached a rung, with its value and attributes."""
+        with self._writing(trial_id, attributes, system) as session:
+            add_rung(session, trial_id, rung, value)
+            session.execute(
+                attempts.update()
+                .where(attempts.c.trial_id == trial_id, attempts.c.rung < rung)
+                .values(rung=rung)
+            )
+
+    def end(
+        self,
+        trial_id: int,
+        state: TrialState,
+        values: Sequence[float] | None = None,
+        attributes: Mapping[str, Any] = NOTHING,
+        system: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        """Finish and release the trial.
+
+        Args:
+            trial_id: row id of the trial.
+            state: COMPLETE, PRUNED or FAIL.
+            values: of the trial; None: those of a PRUNED trial are its last report.
+            attributes: user attributes to write with it.
+            system: system attributes.
+        """
+        with self._writing(trial_id, attributes, system) as session:
+            if values is None:
+                reports = rungs_of(session, [trial_id])[trial_id]
+                pruned = state == TrialState.PRUNED and reports
+                values = [reports[max(reports)]] if pruned else []
+            end_trial(session, trial_id, state, values)
+            session.execute(
+                attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED)
+            )
+        self.drop(trial_id)

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import sqlalchemy as sa
-from optuna.distributions import BaseDistribution, json_to_distribution
+from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
 from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.study.study import _SYSTEM_ATTR_METRIC_NAMES
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.orm import Session
 
 from sweepd.optimize.study.record.values import Value
 
+CHUNK = 500  # trials that are read together: a query may have some thousand parameters
 REVISION = "v3.2.0.a"  # of these tables, as Optuna writes it into `alembic_version`
 
 studies = cast(sa.Table, models.StudyModel.__table__)
@@ -58,6 +59,8 @@ class Attributes:
 
     def put(self, session: Session, owner: int, values: Mapping[str, Any]) -> None:
         """Write values within the caller's transaction, in place of earlier ones."""
+        if not values:
+            return
         theirs = (self.owner == owner) & self.table.c.key.in_(list(values))
         session.execute(self.table.delete().where(theirs))
         rows = [
@@ -111,6 +114,12 @@ def study_ids(session: Session) -> dict[str, int]:
     return {row.study_name: row.study_id for row in session.execute(query)}
 
 
+def has_study(session: Session, study_id: int) -> bool:
+    """Return whether there is a study with this row id."""
+    query = sa.select(studies.c.study_id).where(studies.c.study_id == study_id)
+    return session.execute(query).scalar_one_or_none() is not None
+
+
 def add_study(
     session: Session, name: str, values: Sequence[Value], attributes: Mapping[str, Any]
 ) -> None:
@@ -162,6 +171,59 @@ def add_trial(session: Session, study_id: int) -> int:
     return int(trial.trial_id)
 
 
+def add_params(
+    session: Session, trial_id: int, params: Mapping[str, tuple[float, BaseDistribution]]
+) -> None:
+    """Write parameters of a trial within the caller's transaction, in place of earlier ones.
+
+    Args:
+        session: the transaction.
+        trial_id: row id of the trial.
+        params: by name, the value as Optuna stores it, and the range.
+    """
+    row = trial_params.c
+    theirs = (row.trial_id == trial_id) & row.param_name.in_(list(params))
+    session.execute(trial_params.delete().where(theirs))
+    rows = [
+        {
+            "trial_id": trial_id,
+            "param_name": name,
+            "param_value": value,
+            "distribution_json": distribution_to_json(kind),
+        }
+        for name, (value, kind) in params.items()
+    ]
+    session.execute(sa.insert(trial_params), rows)
+
+
+def add_rung(session: Session, trial_id: int, rung: int, value: float) -> None:
+    """Write the value of a rung within the caller's transaction, in place of an earlier one."""
+    row = rung_values.c
+    session.execute(rung_values.delete().where(row.trial_id == trial_id, row.step == rung))
+    stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+    session.execute(
+        rung_values.insert().values(
+            trial_id=trial_id, step=rung, intermediate_value=stored, intermediate_value_type=kind
+        )
+    )
+
+
+def end_trial(session: Session, trial_id: int, state: TrialState, values: Sequence[float]) -> None:
+    """Write the end of a trial, and its values, within the caller's transaction."""
+    for index, value in enumerate(values):
+        stored, kind = models.TrialValueModel.value_to_stored_repr(value)
+        session.execute(
+            trial_values.insert().values(
+                trial_id=trial_id, objective=index, value=stored, value_type=kind
+            )
+        )
+    session.execute(
+        trials.update()
+        .where(trials.c.trial_id == trial_id)
+        .values(state=state, datetime_complete=stored_now())
+    )
+
+
 def stored_now() -> datetime:
     """Return the present time as Optuna stores it: UTC without a zone."""
     return datetime.now(UTC).replace(tzinfo=None)
@@ -211,6 +273,49 @@ def params_of(
         kind = _distribution(text)
         found[trial_id][name] = (kind.to_external_repr(value), kind)
     return found
+
+
+def trials_of(
+    session: Session, study_id: int, wanted: sa.ColumnElement[bool]
+) -> Iterator[FrozenTrial]:
+    """Read trials of a study as Optuna has them, in the order of their row ids.
+
+    Args:
+        session: the transaction.
+        study_id: row id of the study.
+        wanted: condition on the columns of `trials`.
+    """
+    query = sa.select(trials).where(trials.c.study_id == study_id, wanted)
+    found = session.execute(query.order_by(trials.c.trial_id)).all()
+    for begin in range(0, len(found), CHUNK):
+        part = found[begin : begin + CHUNK]
+        ids = [row.trial_id for row in part]
+        values, rungs = values_of(session, ids), rungs_of(session, ids)
+        params = params_of(session, ids)
+        user, system = (
+            kind.of(session, ids) for kind in (trial_attributes, trial_system_attributes)
+        )
+        for row in part:
+            own = row.trial_id
+            yield FrozenTrial(
+                number=row.number,
+                state=row.state,
+                value=None,
+                values=list(values[own]) or None,
+                datetime_start=_local(row.datetime_start),
+                datetime_complete=_local(row.datetime_complete),
+                params={name: value for name, (value, _) in params[own].items()},
+                distributions={name: kind for name, (_, kind) in params[own].items()},
+                user_attrs=user[own],
+                system_attrs=system[own],
+                intermediate_values=rungs[own],
+                trial_id=own,
+            )
+
+
+def _local(moment: datetime | None) -> datetime | None:
+    """Return a stored time as Optuna shows it: local, without a zone."""
+    return None if moment is None else moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from sweepd.optimize.study.record.database import StudyDatabase
 from sweepd.optimize.study.record.keys import BLOCKS_KEY, is_ours, rung_key
 from sweepd.optimize.study.record.optuna_tables import (
+    CHUNK,
     params_of,
     rungs_of,
     trial_attributes,
@@ -36,7 +37,6 @@ from sweepd.optimize.study.record.values import (
 )
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")
-CHUNK = 500  # ids in one query: databases limit the number of parameters
 # Every trial that a worker finished has at least one of them.
 _BLOCKS = BLOCKS_KEY.partition("%")[2]
 _KEYS = sa.or_(

@@ -91,8 +91,6 @@ class Clock:
 
     def __init__(self, handle: StudyHandle) -> None:
         self.spent = dict.fromkeys(("ask_ms", "ask_cpu_ms", "tell_ms", "tell_cpu_ms"), 0.0)
-        storage = handle.storage
-        storage.set_trial_user_attrs = self._timed(storage.set_trial_user_attrs, "tell")
         for kind, names in (("ask", ASKING), ("tell", TELLING)):
             for name in names:
                 setattr(handle, name, self._timed(getattr(handle, name), kind))

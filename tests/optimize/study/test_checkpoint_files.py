@@ -114,7 +114,7 @@ def test_a_recorded_file_is_not_overwritten(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker.handle.storage, "set_trial_user_attr", kill)
+        patch.setattr(worker.handle.storage, "set_trial_user_attrs", kill)
         if rung or write is _without_database:
             write(records, worker.training)
         else:

@@ -92,7 +92,8 @@ def test_a_trial_that_another_program_changed_is_lost_and_not_written_to(
         lambda: storage.set_trial_user_attrs(changed, {"a": 1}),
         lambda: storage.set_trial_intermediate_value(changed, 1, 0.5),
         lambda: storage.set_trial_state_values(changed, TrialState.COMPLETE, [2.0]),
-        lambda: storage.reached(changed, 1),
+        lambda: storage.report(changed, 1, 0.5),
+        lambda: storage.end(changed, TrialState.COMPLETE, [2.0]),
     ):
         with pytest.raises(TrialLost):
             write()
@@ -382,13 +383,13 @@ def test_another_program_may_finish_a_trial_at_any_step_of_a_rung(
     """The change happens just before the worker's own step."""
     real: Callable[..., object] = getattr(StudyHandle, step)
 
-    def tell_first(handle: StudyHandle, *arguments: object) -> object:
+    def tell_first(handle: StudyHandle, *arguments: object, **named: object) -> object:
         if (
             handle.trials()[0].state == TrialState.RUNNING
             and handle.trials()[0].intermediate_values.get(2) is not None
         ):
             optuna.load_study(study_name="s", storage=handle.storage.url).tell(0, 0.0)
-        return real(handle, *arguments)
+        return real(handle, *arguments, **named)
 
     monkeypatch.setattr(StudyHandle, step, tell_first)
     out = sweepd("train", "--n-trials", 2, "--pruner", "none", "--sampler", "random").finish()
@@ -428,10 +429,13 @@ def test_a_study_may_be_deleted_at_any_step_of_a_rung(
             real: Callable[..., object] = getattr(StudyHandle, step)
 
             def delete_first(
-                handle: StudyHandle, *arguments: object, real: Callable[..., object] = real
+                handle: StudyHandle,
+                *arguments: object,
+                real: Callable[..., object] = real,
+                **named: object,
             ) -> object:
                 optuna.delete_study(study_name="s", storage=handle.storage.url)
-                return real(handle, *arguments)
+                return real(handle, *arguments, **named)
 
             patch.setattr(StudyHandle, step, delete_first)
             out = _ended_with_a_sentence(sweepd("train", "--n-trials", 2, "--pruner", "none"))

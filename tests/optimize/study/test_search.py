@@ -10,10 +10,13 @@ from typing import Any
 
 import optuna
 import pytest
+import sqlalchemy as sa
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.optimize.study.database.tables import attempts
+from sweepd.optimize.study.record.keys import rung_key
 from sweepd.optimize.study.record.optuna_tables import trials
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.search import Search
@@ -52,14 +55,15 @@ def in_the_database(handle: StudyHandle) -> Decisions:
     while plans := handle.ask_batch(BATCH, "w", TRIALS):
         for rung in range(1, RUNGS + 1):
             for plan in plans:
-                handle.report(plan, rung, value(plan.params, rung))
+                found = value(plan.params, rung)
+                handle.report(plan, rung, found, {rung_key(rung): [found]})
             verdicts = handle.judge(plans)
             for plan, pruned in zip(plans, verdicts, strict=True):
                 if rung == RUNGS:
                     # As a worker does: a trial without a record is another program's.
                     record = TrialRecord(seed=plan.seed).to_attributes(handle.spec)
-                    handle.storage.set_trial_user_attrs(plan.trial_id, record)
-                    handle.complete(plan.trial_id, value(plan.params, rung))
+                    found = value(plan.params, rung)
+                    handle.complete(plan.trial_id, found, attributes=record)
                 elif pruned:
                     handle.prune(plan.trial_id, "worse than its peers")
             plans = [p for p, pruned in zip(plans, verdicts, strict=True) if not pruned]
@@ -129,41 +133,43 @@ class Killed(Exception):
 
 
 def play_killed(folder: Path, kills: random.Random) -> int:
-    """Play the study in the folder, killed at any write; return the number of kills."""
-    writes = (
-        "claim_new",
-        "claim_waiting",
-        "set_trial_param",
-        "set_trial_user_attrs",
-        "set_trial_intermediate_value",
-        "set_trial_state_values",
-    )
+    """Play the study in the folder, killed at any statement; return the number of kills."""
     deaths = 0
     while True:
         handle = open_handle(folder)  # a new process has computed nothing
+        assert_whole(handle)
         for trial in handle.trials():
             if trial.state == TrialState.RUNNING:
                 requeue(handle, trial._trial_id)
-        left = kills.randrange(1, 20)
+        left = kills.randrange(20, 500)
 
-        def dying(write: Any) -> Any:
-            def wrapped(*arguments: Any, **keywords: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left <= 0:
-                    raise Killed
-                return write(*arguments, **keywords)
+        def dying(*_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                raise Killed
 
-            return wrapped
-
-        for name in writes:
-            setattr(handle.storage, name, dying(getattr(handle.storage, name)))
+        # SQLite rolls back what a killed process has not committed.
+        for event in ("before_cursor_execute", "commit"):
+            sa.event.listen(handle.storage.engine, event, dying)
         try:
             in_the_database(handle)
         except Killed:
             deaths += 1
         else:
             return deaths
+
+
+def assert_whole(handle: StudyHandle) -> None:
+    """Check that what belongs together was written as a whole: of a draw, a rung and an end."""
+    with handle.storage.transaction() as session:
+        reached = dict(session.execute(sa.select(attempts.c.trial_id, attempts.c.rung)).all())
+    for trial in handle.trials():
+        assert len(trial.params) in (0, 3)
+        rungs = list(trial.intermediate_values)
+        assert [r for r in range(1, RUNGS + 1) if rung_key(r) in trial.user_attrs] == rungs
+        assert reached[trial._trial_id] == max(rungs, default=0)
+        assert ("sweepd:seed" in trial.user_attrs) == (trial.state == TrialState.COMPLETE)
 
 
 def requeue(handle: StudyHandle, trial_id: int) -> None:
@@ -180,5 +186,5 @@ def test_a_race_decides_the_same_however_often_it_is_killed(bars: Bars, tmp_path
     )
     whole = in_the_database(make_handle(tmp_path / "whole", spec))
     make_handle(tmp_path / "killed", spec)
-    assert play_killed(tmp_path / "killed", random.Random(1)) > 20
+    assert play_killed(tmp_path / "killed", random.Random(1)) > 10
     assert decisions(open_handle(tmp_path / "killed").trials()) == whole

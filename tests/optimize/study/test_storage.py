@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
+import math
 import multiprocessing
 import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,8 @@ import optuna
 import psutil
 import pytest
 import sqlalchemy as sa
-from optuna.trial import TrialState
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.support.database_file import NETWORK_FILE_SYSTEMS, file_system_of
 from sweepd.envs.support.errors import InputError, TryAgainLater
@@ -125,6 +131,123 @@ def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: Stud
     sa.event.listen(storage.engine, "begin", lambda _: begun.append(1))
     storage.set_trial_user_attr(trial_id, "a", 2)
     assert len(begun) == 1
+
+
+RANGE = FloatDistribution(0.0, 1.0)
+WRITES: dict[str, Callable[[StudyStorage, int], object]] = {
+    "params": lambda own, trial: own.set_trial_params(
+        trial, {"x": (0.5, RANGE), "y": (1.0, RANGE)}
+    ),
+    "report": lambda own, trial: own.report(trial, 2, 0.5, {"a": 1}, {"b": 2}),
+    "complete": lambda own, trial: own.end(
+        trial, TrialState.COMPLETE, [1.0, -math.inf], {"a": 1}, {"b": 2}
+    ),
+    "prune": lambda own, trial: own.end(trial, TrialState.PRUNED, attributes={"a": 1}),
+    "fail": lambda own, trial: own.end(trial, TrialState.FAIL, attributes={"a": 1}),
+}
+
+
+class Cut(Exception):
+    """Stands for kill -9, after which the database rolls back."""
+
+
+@contextmanager
+def failing_at(storage: StudyStorage, statement: int, error: Exception) -> Iterator[None]:
+    """Raise the error once, before this statement; the commit is the last one."""
+    left = statement
+
+    def fail(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise error
+
+    events = ("before_cursor_execute", "commit")
+    for event in events:
+        sa.event.listen(storage.engine, event, fail)
+    try:
+        yield
+    finally:
+        for event in events:
+            sa.event.remove(storage.engine, event, fail)
+
+
+def _written(storage: StudyStorage, trial_id: int) -> tuple[FrozenTrial, sa.Row[Any]]:
+    """Return what the database has of a trial, without times and tokens."""
+    with storage.transaction() as session:
+        held = attempts.c.token != ""
+        attempt = session.execute(
+            sa.select(attempts.c.rung, held).where(attempts.c.trial_id == trial_id)
+        ).one()
+    trial = storage.get_trial(trial_id)
+    trial.datetime_start = trial.datetime_complete = None
+    trial._trial_id = trial.number = 0
+    return trial, attempt
+
+
+@pytest.mark.usefixtures("study")
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_is_whole_wherever_it_is_cut_off_and_retried_as_a_whole(
+    storage: StudyStorage, write: str
+) -> None:
+    def begun() -> int:
+        trial_id = storage.claim_new(_id(storage), "w", 100)
+        assert trial_id is not None
+        storage.report(trial_id, 1, 0.25)
+        return trial_id
+
+    first = begun()
+    WRITES[write](storage, first)
+    whole, storage.patience.limit = _written(storage, first), 60.0
+    for statement in itertools.count(1):
+        trial_id = begun()
+        before = _written(storage, trial_id)
+        retried = storage.patience.retries
+        try:
+            with failing_at(storage, statement, Cut()):
+                WRITES[write](storage, trial_id)
+        except Cut:
+            assert _written(storage, trial_id) == before
+        else:
+            break
+        away = sa.exc.OperationalError("", {}, Exception("the server is away"))
+        with failing_at(storage, statement, away):
+            WRITES[write](storage, trial_id)
+        assert storage.patience.retries == retried + 1
+        assert _written(storage, trial_id) == whole
+    assert _written(storage, trial_id) == whole
+    assert statement > 4
+
+
+@pytest.mark.parametrize(
+    ("state", "values"),
+    [
+        (TrialState.COMPLETE, [2.0]),
+        (TrialState.COMPLETE, [-math.inf]),
+        (TrialState.PRUNED, None),
+        (TrialState.FAIL, None),
+    ],
+)
+def test_a_trial_is_written_as_optuna_writes_it(
+    storage: StudyStorage, study: optuna.Study, state: TrialState, values: list[float] | None
+) -> None:
+    ours, theirs = (storage.claim_new(_id(storage), "w", 2) for _ in range(2))
+    assert ours is not None
+    assert theirs is not None
+    storage.set_trial_params(ours, {"x": (0.5, RANGE), "n": (1, CategoricalDistribution((8, 9)))})
+    trial = optuna.Trial(study, theirs)
+    storage.set_trial_param(theirs, "x", 0.5, RANGE)
+    storage.set_trial_param(theirs, "n", 1, CategoricalDistribution((8, 9)))
+    for rung, value in enumerate((0.25, math.inf, -0.5), start=1):
+        storage.report(ours, rung, value)
+        trial.report(value, rung)
+    storage.report(theirs, 3, -0.5)
+    storage.end(ours, state, values)
+    before = datetime.now()
+    study.tell(trial, values, state=state)
+    ended = [storage.get_trial(trial_id).datetime_complete for trial_id in (ours, theirs)]
+    assert all(end is not None and abs(end - before) < timedelta(minutes=1) for end in ended)
+    assert _written(storage, ours) == _written(storage, theirs)
 
 
 def test_a_stale_attempt_returns_to_waiting_and_one_with_heartbeats_does_not(
