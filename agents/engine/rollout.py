@@ -25,7 +25,7 @@ from sweepd.agents.engine.graphs import Effect, Recorder, Replays
 from sweepd.agents.engine.play_stats import choice_entropies, play_names, play_stats
 from sweepd.agents.engine.population import Population
 from sweepd.agents.engine.transitions import MinibatchIndex, Transitions
-from sweepd.agents.native.choice import Evaluator
+from sweepd.agents.native.choice import Evaluator, PairEvaluator
 from sweepd.agents.networks.distributions import distribution_of
 from sweepd.agents.networks.fused_sample import fused_sample
 from sweepd.agents.networks.normaliser import normalised
@@ -106,6 +106,7 @@ class Rollout:
         self._actor, self._critic = (
             Evaluator(shape, net) for net in (population.actor, population.critic)
         )
+        self._pair = PairEvaluator(shape, population.pair)
         self.memory = new(2, slots, envs, population.actor.spec.memory)
         # Of critics, at the ends of truncated episodes, while new episodes start from zeros.
         self._ending = torch.zeros_like(self.memory[1])
@@ -284,7 +285,7 @@ class Rollout:
         # An absent agent's recurrent state waits for its next action.
         live = self._present[:, step : step + 1] if shape.has_absent_agents else None
         memories = [Memory(state, live=live) for state in self.memory]
-        (self._output, output), states = self.population.pair.forward(obs, memories)
+        (self._output, output), states = self._pair(obs, memories)
         self._values[:, step] = self.population.critic.value(output).squeeze(-1)
         assert states is not None
         self.memory.copy_(torch.stack(states))

@@ -1,4 +1,4 @@
-"""CPU kernels in C++ for MLPs of PPO, SAC and D3QN: outputs of policies, and whole updates.
+"""CPU kernels in C++ for PPO, SAC and D3QN: outputs of policies, and whole updates.
 
 `choice` decides whether they are used; torch does the same computation wherever they are not.
 The C++ sources are in `src`, one file per subject: `vector.h`, `product.h`, `network.h`, `loss.h`,

@@ -6,14 +6,15 @@ Everything else calls `kernels` and `Evaluator`, and does not know why a program
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel
-from sweepd.agents.native.self_test import DIGEST, digest
+from sweepd.agents.native.self_test import DIGEST, FEED_FORWARD, RECURRENT, digest
 from sweepd.agents.networks.activation import NATIVE
-from sweepd.agents.networks.net import Net
+from sweepd.agents.networks.net import Net, Pair
 from sweepd.agents.networks.recurrence import Memory
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.native.build import TORCH, VARIABLE
@@ -24,9 +25,8 @@ from sweepd.envs.support.errors import InputError
 _ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = c_constant(SOURCE, "DEEPEST")  # hidden layers
 # What a study records. The number changes with the bits of what torch trains: without native kernels
-# everything, with them recurrent networks and images.
+# everything, with them images.
 _TORCH = f"{TORCH} 2"
-_NATIVE = f"native {DIGEST}, {_TORCH}"
 KERNELS = NativeLibrary(
     "training",
     SOURCE,
@@ -40,45 +40,57 @@ KERNELS = NativeLibrary(
 def kernels(shape: Shape, device: torch.device) -> Kernels | None:
     """Return the kernels for programs of this shape; None where torch does the work.
 
-    They are for MLPs, also below a layer over items, on CPUs in full float32 precision, on machines
+    They are for all networks but those of images, on CPUs in full float32 precision, on machines
     where they can be compiled.
     """
     supported = (
         torch.get_default_dtype() == torch.float32
         and torch.get_float32_matmul_precision() == "highest"
         and shape.activation in NATIVE
-        and not shape.recurrent
         and shape.image_shape is None
         and shape.net_depth <= _DEEPEST
     )
     return KERNELS.library(device) if supported else None
 
 
-def chosen(algorithm: str, precision: str, device: torch.device) -> str:
-    """Return which kernels train a new study here: "torch 2", or also "native" with a digest."""
+def chosen(algorithm: str, precision: str, device: torch.device, *, recurrent: bool) -> str:
+    """Return which kernels train a new study here: "torch 2", or also "native" with digests.
+
+    Args:
+        algorithm: whose kernels could be used; "": none.
+        precision: the study's.
+        device: where it trains.
+        recurrent: whether some of its networks have a recurrent layer.
+    """
     uses = algorithm in _ALGORITHMS and precision == "fp32"
-    return _NATIVE if uses and KERNELS.library(device) is not None else _TORCH
+    return _native(recurrent) if uses and KERNELS.library(device) is not None else _TORCH
 
 
-def require(recorded: str) -> None:
+def _native(recurrent: bool) -> str:
+    digests = f"{FEED_FORWARD}, recurrent {RECURRENT}" if recurrent else FEED_FORWARD
+    return f"native {digests}, {_TORCH}"
+
+
+def require(recorded: str, *, recurrent: bool) -> None:
     """Make this process train with the kernels that a study was created with.
 
     Args:
         recorded: as `chosen` returned it. torch's are set for the whole process and its children.
+        recurrent: as of `chosen`.
 
     Raises:
         InputError: they are not here. (There is no fallback: other kernels round differently.)
     """
     if recorded == _TORCH:
         os.environ[VARIABLE] = TORCH
-    elif why := _why_not(recorded):
+    elif why := _why_not(recorded, _native(recurrent)):
         raise InputError(f"The study trains with the kernels {recorded!r}, and {why}.")
 
 
-def _why_not(recorded: str) -> str:
-    """Return why recorded kernels cannot be used here; empty if they can."""
-    if recorded != _NATIVE:
-        return f"this version of sweepd has {_NATIVE!r} and {_TORCH!r}"
+def _why_not(recorded: str, native: str) -> str:
+    """Return why recorded kernels cannot be used here, where `native` are; empty if they can."""
+    if recorded != native:
+        return f"this version of sweepd has {native!r} and {_TORCH!r}"
     if turned_off():
         return f"{VARIABLE}={TORCH} forbids them: unset it"
     if KERNELS.loaded() is None:
@@ -101,6 +113,30 @@ class Evaluator:
 
     def __call__(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
         """Return what `Net.forward` does, without gradients."""
-        if self._native is not None:
-            return self._native(x), None
-        return self.net.forward(x, memory)
+        return (self._native or self.net.forward)(x, memory)
+
+
+class PairEvaluator:
+    """The outputs of recurrent actors and critics without gradients; torch runs them as one batch.
+
+    Args:
+        shape: the program's.
+        pair: the networks.
+    """
+
+    def __init__(self, shape: Shape, pair: Pair) -> None:
+        self._pair = pair
+        found = kernels(shape, pair.nets[0].flat.device)
+        self._native = None if found is None else [NetKernel(found, net) for net in pair.nets]
+
+    def __call__(
+        self, x: Tensor, memories: Sequence[Memory]
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+        """Return what `Pair.forward` does, without gradients."""
+        if self._native is None:
+            return self._pair.forward(x, memories)
+        (output, actor), (value, critic) = (
+            run(x, memory) for run, memory in zip(self._native, memories, strict=True)
+        )
+        states = None if actor is None or critic is None else (actor, critic)
+        return (output, value), states

@@ -27,6 +27,7 @@ from sweepd.agents.networks.items import unknown_item
 from sweepd.agents.networks.net import Net
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.part import Part, offsets
+from sweepd.agents.networks.recurrence import CELLS, Memory
 from sweepd.agents.networks.shape import Shape
 from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.items import Items
@@ -45,7 +46,7 @@ def places(spec: NetSpec, parts: Sequence[Part] | None = None) -> Tensor:
     """Return where the parts of a network are, in floats from its beginning.
 
     In the order of `exchange` in network.h: weights and biases of the hidden layers, weight and
-    bias of each head, log_std (-1 if there is none), items …, entities …, chain ….
+    bias of each head, log_std (-1 if there is none), items …, entities …, cell …, chain ….
 
     Args:
         spec: the network.
@@ -57,7 +58,8 @@ def places(spec: NetSpec, parts: Sequence[Part] | None = None) -> Tensor:
     names.append("action_std_log")
     if spec.items is not None:
         names += ["items.embedding", "items.weight", "items.bias"]
-    names += [part.name for part in spec.parts() if part.group in ("entities", "chain")]
+    for group in ("entities", "cell", "chain"):
+        names += [part.name for part in spec.parts() if part.group == group]
     return torch.tensor([start.get(name, -1) for name in names])
 
 
@@ -69,8 +71,23 @@ class Kernels:
         self._outputs = self._lib.sweepd_outputs
         self._outputs.argtypes, self._outputs.restype = [POINTER(_Outputs)], c_int32
 
-    def run_outputs(self, networks: CStruct, obs: Tensor, into: Tensor) -> bool:
-        """Run described networks; return whether all ids of items are in the vocabulary."""
+    def run_outputs(
+        self,
+        networks: CStruct,
+        obs: Tensor,
+        into: Tensor,
+        memory: Memory | None,
+        after: Tensor | None,
+    ) -> bool:
+        """Run described networks; return whether all ids of items are in the vocabulary.
+
+        Args:
+            networks: the networks.
+            obs: (G, rows, columns).
+            into: (G, rows, outputs), written.
+            memory: of recurrent networks; one step.
+            after: their next states, written.
+        """
         if obs.stride(2) != 1:
             obs = obs.contiguous()
         # Not by `but`, which takes ten microseconds more: this is part of every step.
@@ -78,6 +95,12 @@ class Kernels:
         arguments.rows, arguments.obs = obs.shape[1], obs.data_ptr()
         arguments.obs_stride, arguments.obs_row, _ = obs.stride()
         arguments.result, arguments.out_stride = into.data_ptr(), into.stride(0)
+        if memory is not None and after is not None:
+            states, live = memory.state.contiguous(), memory.live
+            arguments.states, arguments.next_states = states.data_ptr(), after.data_ptr()
+            if live is not None:
+                live = live.contiguous()
+                arguments.live = live.data_ptr()
         arguments.threads = threads.count()
         return bool(self._outputs(arguments))
 
@@ -193,6 +216,7 @@ class NetKernel:
             heads=len(spec.heads),
             linear_top=spec.linear_top,
             activation=NATIVE.index(spec.activation),
+            cell=CELLS.index(spec.cell),
             sets=spec.policies,
             seat_column=spec.seat_column or 0,
             stride=net.flat.shape[1] // spec.policies,
@@ -203,23 +227,29 @@ class NetKernel:
             entities=_entity_layout(spec),
         )
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the outputs that act, (N, rows, outputs). Arguments as of `outputs`."""
-        return self.outputs(x)[..., : self._acting]
+    def __call__(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return what `Net.forward` does, of one step. Arguments as of `outputs`."""
+        found, after = self.outputs(x, memory)
+        return found[..., : self._acting], after
 
-    def outputs(self, x: Tensor) -> Tensor:
-        """Return the outputs of all heads, side by side: (N, rows, outputs).
+    def outputs(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the outputs of all heads, side by side, and the recurrent state after them.
 
         Args:
             x: (N, rows, columns), normalised.
+            memory: of recurrent networks, whose rows are sequences of one step.
+
+        Returns:
+            (N, rows, outputs); and (N, rows, state size), None without recurrent layer.
 
         Raises:
             RunError: an item's id is not in the vocabulary.
         """
         into = torch.empty(*x.shape[:2], self._outputs)
-        if not self._kernels.run_outputs(self._networks, x, into):
+        after = None if memory is None else torch.empty(memory.state.shape)
+        if not self._kernels.run_outputs(self._networks, x, into, memory, after):
             raise unknown_item(self._vocabulary)
-        return into
+        return into, after
 
 
 class RolloutBuffers(Protocol):
@@ -231,6 +261,7 @@ class RolloutBuffers(Protocol):
     side: Tensor
     flags: Tensor
     packed_masks: Tensor
+    memory: Tensor
 
 
 class UpdateKernel:
@@ -262,6 +293,8 @@ class UpdateKernel:
             inputs=(shape.state_dim, shape.obs_dim),
             actions=shape.action_dim,
             activation=NATIVE.index(shape.activation),
+            cell=CELLS.index(shape.recurrent),
+            bptt=shape.bptt if shape.recurrent else 1,
             choices=len(shape.choices),
             chained=shape.autoregressive,
             masked=shape.masked,
@@ -275,6 +308,9 @@ class UpdateKernel:
             stride=weights.shape[1] // sets,
             sets=sets,
             seat_column=shape.seat_column or 0,
+            num_envs=shape.num_envs,
+            stored=(shape.horizon + 1) * shape.num_envs,
+            sequences=rollout.memory.shape[2],
             items=_item_layout(shape.items, shape.item_width),
             entities=tuple(_entity_layout(net.spec) for net in nets),
             options=torch.tensor(shape.choices),
@@ -286,6 +322,7 @@ class UpdateKernel:
             side=rollout.side,
             flags=rollout.flags,
             masks=rollout.packed_masks,
+            states=rollout.memory,
             state_avg=nets[1].normalisers["state_avg"],  # the critics read all columns
             state_std=nets[1].normalisers["state_std"],
             adam_steps=optimizer.step,

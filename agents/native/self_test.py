@@ -9,7 +9,7 @@ kernels with torch. The digest names the kernels' numerics in studies' records, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -24,6 +24,7 @@ from sweepd.agents.networks.distributions import distribution_of
 from sweepd.agents.networks.net import Net
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.agents.networks.part import cut
+from sweepd.agents.networks.recurrence import Memory, state_size
 from sweepd.agents.networks.shape import PER_SEAT, Shape
 from sweepd.agents.networks.spec import NetSpec, specs_of
 from sweepd.envs.core.env_spec import BYTES
@@ -31,8 +32,10 @@ from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.native.build import library
 from sweepd.envs.native.use import scattered
 
-# After an intended change of the numerics: python -m sweepd.agents.native.self_test
-DIGEST = "06f63c26da136462"
+# Of networks without and with a recurrent layer. After an intended change of the numerics:
+# python -m sweepd.agents.native.self_test
+FEED_FORWARD, RECURRENT = "06f63c26da136462", "2a5087443be360f0"
+DIGEST = f"{FEED_FORWARD} {RECURRENT}"
 
 _SIZES: dict[str, Any] = {
     "slots": 2,
@@ -78,6 +81,14 @@ _PPO = (
         seat_column=_ITEMS.columns - 1,
     ),
 )
+# More sequences in a minibatch than pass through a network together. (Tensors are so small that torch
+# starts no threads: the test may run in a forked process.)
+_SEQUENCES: dict[str, Any] = _NUMBERS | _SIZES
+_SEQUENCES |= {"num_envs": 20, "horizon": 12, "bptt": 6, "minibatch": 120, "net_width": 17}
+_RECURRENT = (
+    Shape(**_SEQUENCES, recurrent="gru", action_dim=3, has_absent_agents=True),
+    Shape(**_SEQUENCES, recurrent="lstm", action_dim=9, if_discrete=True),
+)
 # A minibatch of two chunks of rows.
 _REPLAYED: dict[str, Any] = {"slots": 2, "net_width": 33, "num_envs": 5, "horizon": 24}
 _REPLAYED |= {"state_dim": 21, "action_dim": 5, "minibatch": 110, "updates": 2, "buffer": 120}
@@ -100,20 +111,28 @@ class _Rollout:
     side: Tensor
     flags: Tensor
     packed_masks: Tensor
+    memory: Tensor
 
 
-def digest(kernels: Kernels, activations: Sequence[str] = NATIVE) -> str:
-    """Return 16 hexadecimal digits of a hash of what the kernels compute, with these activations."""
-    found = hashlib.sha256()
-    for activation in activations:
+def digest(kernels: Kernels) -> str:
+    """Return hashes of what the kernels compute without and with recurrent layers, as `DIGEST`."""
+    results: list[list[Tensor]] = []
+    for activation in NATIVE:
         ppo, replays = (
             [replace(shape, activation=activation) for shape in shapes]
             for shapes in (_PPO, _OFF_POLICY)
         )
-        results = [_after_ppo(kernels, shape) for shape in ppo]
+        results += [_after_ppo(kernels, shape) for shape in ppo]
         results += [_after_replays(kernels, shape) for shape in replays]
-        for tensor in chain.from_iterable(results):
-            found.update(tensor.contiguous().numpy().tobytes())
+    recurrent = [_after_ppo(kernels, shape) for shape in _RECURRENT]
+    return f"{_hash(results)} {_hash(recurrent)}"
+
+
+def _hash(results: Iterable[Iterable[Tensor]]) -> str:
+    """Return 16 hexadecimal digits."""
+    found = hashlib.sha256()
+    for tensor in chain.from_iterable(results):
+        found.update(tensor.contiguous().numpy().tobytes())
     return found.hexdigest()[:16]
 
 
@@ -143,14 +162,18 @@ def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
     optimizer.lr = _RATES
     optimizer.weight_decay = [0.0, 1e-2]
     rollout = _rollout(shape)
-    stored = (shape.horizon + 1) * shape.num_envs
-    order = (torch.arange(2 * shape.minibatch) * 37) % shape.samples
-    rows = torch.stack((order, order + stored)).view(2, 2, -1).transpose(0, 1).reshape(2, -1)
+    rows = _minibatches(shape)
     update = UpdateKernel(kernels, shape, nets, optimizer, rollout)
     every = torch.ones(shape.slots, dtype=torch.bool)
     stats, _ = update(rows, _both(_PPO_NUMBERS), every)
     obs = rollout.obs.flatten(1, 2).float()
-    results = [NetKernel(kernels, net)(obs) for net in nets]
+    results: list[Tensor] = []
+    for net in nets:
+        state = _numbers(*obs.shape[:2], net.spec.memory)
+        live = rollout.flags[..., 0].flatten(1) if shape.loses_transitions else None
+        memory = Memory(state, live=live) if shape.recurrent else None
+        output, after = NetKernel(kernels, net)(obs, memory)
+        results += [output] if after is None else [output, after]
     return [flat, optimizer.m, optimizer.v, *stats.values(), *results]
 
 
@@ -191,10 +214,21 @@ def _after_replays(kernels: Kernels, shape: Shape) -> list[Tensor]:
     every = torch.ones(slots, dtype=torch.bool)
     stats, _ = run(rows, noise, _both(_REPLAY_NUMBERS), every)
     name = "critic" if shape.if_discrete else "actor"
-    outputs = NetKernel(kernels, nets[name], at[name]).outputs(rings["obs"])
+    outputs = NetKernel(kernels, nets[name], at[name]).outputs(rings["obs"])[0]
     moments = [part for optimizer in optimizers for part in (optimizer.m, optimizer.v)]
     flats = [one.flat for one in trained.values()]
     return [*flats, *moments, *stats.values(), outputs]
+
+
+def _minibatches(shape: Shape) -> Tensor:
+    """Return rows of a rollout for two gradient steps, (2, slots * minibatch)."""
+    steps, envs = shape.bptt if shape.recurrent else 1, shape.num_envs
+    sequence = (torch.arange(2 * shape.minibatch // steps) * 37) % (shape.samples // steps)
+    first = sequence // envs * (steps * envs) + sequence % envs
+    rows = first.view(2, 1, -1) + torch.arange(steps).view(1, -1, 1) * envs
+    stored = (shape.horizon + 1) * envs
+    of_members = rows.view(2, 1, -1) + torch.arange(shape.slots).view(1, -1, 1) * stored
+    return of_members.view(2, -1)
 
 
 def _rollout(shape: Shape) -> _Rollout:
@@ -207,13 +241,13 @@ def _rollout(shape: Shape) -> _Rollout:
         obs = ((obs * 512).long() % 3).to(torch.uint8)
     if shape.if_discrete:
         side[..., :columns] = (side[..., :columns] * 512).long() % 4
-    if not shape.masked:
-        return _Rollout(obs, side, torch.zeros(*size, 0), torch.zeros(*size, 0))
-    flags = _numbers(*size, 1) < 0.5
+    flags = _numbers(*size, shape.loses_transitions + bool(shape.recurrent)) < 0.5
     # The first eight options are legal, among them all that were chosen; the last one may be.
-    masks = (_numbers(*size, 2) < 0.0).to(torch.uint8)
-    masks[..., 0] = 255
-    return _Rollout(obs, side, flags, masks)
+    masks = (_numbers(*size, 2 * shape.masked) < 0.0).to(torch.uint8)
+    masks[..., :1] = 255
+    sequences = shape.samples // shape.bptt
+    width = state_size(shape.recurrent, shape.net_width)
+    return _Rollout(obs, side, flags, masks, _numbers(2, shape.slots, sequences, width))
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from sweepd.agents.networks.part import Part
 
 # By kind of cell: gates, and size of the recurrent state, in units of the width.
 GATES = {"gru": 3, "lstm": 4}
+CELLS = ("", *GATES)
 _STATES = {"gru": 1, "lstm": 2}
 WEIGHTS = ("rnn.weight_ih", "rnn.weight_hh", "rnn.bias_ih", "rnn.bias_hh")
 State = tuple[Tensor, ...]

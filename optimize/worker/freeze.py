@@ -397,7 +397,9 @@ def draft_spec(
         "threads": request.threads or torch.get_num_threads(),
         "precision": request.precision,
         "processor": processor_kind(device),
-        "kernels": chosen(kind.kernels(request.algo), request.precision, device),
+        "kernels": chosen(
+            kind.kernels(request.algo), request.precision, device, recurrent=space.recurrent
+        ),
     }
     return kind.make_spec(request, common, space.max_lookback, bars)
 

@@ -162,10 +162,11 @@ def _run_spec(
             f"--budget {request.budget}: {budget:,} steps are less than {rungs} rungs of "
             f"{spec.transitions:,} steps; give at least {rungs * spec.transitions:,}"
         )
+    space, algorithm = _constants(source, trial), objective.kernels(spec.algorithm)
     changes: dict[str, Any] = {
         "budget": budget,
         "rungs": rungs,
-        "space": _constants(source, trial).to_dict(),
+        "space": space.to_dict(),
         "search": TRIALS,
         "sampler": "random",
         "pruner": "none",
@@ -173,7 +174,7 @@ def _run_spec(
         "seed": derive_seed(spec.seed, "run", trial.number) % 2**31,
         "trials_per_batch": min(spec.trials_per_batch, request.seeds),
         "processor": processor_kind(device),
-        "kernels": chosen(objective.kernels(spec.algorithm), spec.precision, device),
+        "kernels": chosen(algorithm, spec.precision, device, recurrent=space.recurrent),
         "code_version": code_version(),
         "torch_version": torch_version(),
     }

@@ -137,6 +137,20 @@ def gradient_steps() -> str:
     return table(head, sorted(rows, reverse=True)) + origin("gradient_steps", found["machine"])
 
 
+def recurrent_steps() -> str:
+    """PPO with recurrent networks, in native code and in torch."""
+    found = load("recurrent_steps")
+    rows = []
+    for row in found["results"]:
+        cell = row["cell"]
+        rate = {name: statistics.median(values) for name, values in row["runs"].items()}
+        name = f"{cell['task']}, {cell['recurrent'].upper()}, {cell['width']}"
+        speeds = [f"{rate[one]:,.0f}" for one in ("ours", "torch", "feed-forward")]
+        rows.append([name, *speeds, ratio_text(row["ours_over_torch"])])
+    head = ["steps per second", "native", "in torch", "without recurrent layer", "native is"]
+    return table(head, rows) + origin("recurrent_steps", found["machine"])
+
+
 def env_steps() -> str:
     """Steps of the market environment and CartPole."""
     found = load("env_steps")

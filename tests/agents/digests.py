@@ -46,7 +46,8 @@ def kind(name: str = "") -> str:
 
     That is the kind of processor; of programs that native kernels train, all processors.
     """
-    native = name in NATIVE and chosen("ppo", "fp32", torch.device("cpu")).startswith("native")
+    kernels = chosen("ppo", "fp32", torch.device("cpu"), recurrent=False)
+    native = name in NATIVE and kernels.startswith("native")
     where = "native kernels" if native else processor_kind()
     return f"{where}, torch {torch.__version__.partition('+')[0]}"
 
@@ -168,6 +169,8 @@ NATIVE = (
     "ppo, wide",
     "ppo, masked choices",
     "ppo, absent agents",
+    "ppo, gru",
+    "ppo, lstm",
     "ppo, items",
     "ppo, many items",
     "sac, 5 actions",

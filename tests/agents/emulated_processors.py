@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PROCESSORS = ("Haswell", "EPYC", "Skylake-Client")
 QUICK = ("d3qn, 7 choices", "ppo, cartpole")
-PROGRAMS = (*QUICK, "sac, 5 actions")
+PROGRAMS = (*QUICK, "sac, 5 actions", "ppo, gru", "ppo, lstm")
 # The first product is computed before sweepd is imported, so MKL stays in its default mode.
 _PRODUCTS = (
     "import json, warnings, torch; torch.ones(3, 3) @ torch.ones(3, 3); "

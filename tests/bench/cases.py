@@ -155,6 +155,11 @@ CASES = [
         for part, keys in GPU_PARTS.items()
     ),
     Case(
+        "recurrent_steps",
+        "--members 2 --widths 16 --envs 4 --minibatch 32 --runs 1 --seconds 0.001",
+        ("machine.processor", "results.3.runs.torch.0", "results.0.ours_over_torch"),
+    ),
+    Case(
         "gradient_steps",
         "--threads 1 --members 2 --widths 16 --minibatches 8 --updates 2 --buffer 64 --runs 1 "
         "--seconds 0.001",

@@ -36,7 +36,7 @@ static void activate(Activation kind, float* z, float* slope, long row, long row
         }, z, slope, row, rows, columns);
     case Activation::silu:
         return apply([](vec z, vec& x, vec& d) {
-            vec gate = 1.0f / (exponential(-z) + 1.0f);
+            vec gate = sigmoid(z);
             x = z * gate;
             d = fma(x, 1.0f - gate, gate);
         }, z, slope, row, rows, columns);

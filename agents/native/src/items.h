@@ -17,8 +17,6 @@
 
 #include "product.h"
 
-static inline long padded(long n, long to = PANEL) { return (n + to - 1) / to * to; }
-
 // How observations are laid out, filled by agents/native/kernels.py. (envs/core/items.py)
 struct Items {
     int64_t vocabulary, width, places, bare, plain;

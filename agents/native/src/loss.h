@@ -28,13 +28,13 @@ struct Sums {
     Sum kl, clipped, entropy, value_loss;
 };
 
-// A chunk of a minibatch: s.y, s.side (columns x CHUNK: action, log-probability, advantage,
-// return), s.live (1 for valid rows, else 0), s.mask (outputs x CHUNK).
+// A chunk of a minibatch: s.y, s.side (columns x n.chunk: action, log-probability, advantage,
+// return), s.live (1 for valid rows, else 0), s.mask (outputs x n.chunk).
 struct Chunk {
     const Layout& n;
     const Workspace& s;
     long rows, columns;
-    const float* column(long c) const { return s.side + c * CHUNK; }
+    const float* column(long c) const { return s.side + c * n.chunk; }
 };
 
 static inline ivec live(const Chunk& c, long r) { return load(c.s.live + r) > 0; }
@@ -70,16 +70,16 @@ static void gaussian_loss(const Chunk& c, const Terms& t, const float* w, Sums& 
     for (long r = 0; r < c.rows; r += WIDTH) {
         vec squares = vec{};
         for (long j = 0; j < n.out; j++) {
-            vec u = (load(c.column(j) + r) - load(c.s.y + j * CHUNK + r)) * inverse[j];
+            vec u = (load(c.column(j) + r) - load(c.s.y + j * n.chunk + r)) * inverse[j];
             squares = fma(u, u, squares);
-            store(c.s.d_output + j * CHUNK + r, u);
+            store(c.s.d_output + j * n.chunk + r, u);
         }
         vec d = d_log_prob(c, t, sums, r, squares * -0.5f - constant);
         ivec on = live(c, r);
         d_total.add(r, d);
         entropies.add(r, choose(on, d_entropy, vec{}));
         for (long j = 0; j < n.out; j++) {
-            float* place = c.s.d_output + j * CHUNK + r;
+            float* place = c.s.d_output + j * n.chunk + r;
             vec u = choose(on, load(place), vec{});
             d_log_std[j].add(r, d * u * u);
             store(place, u * inverse[j] * d);
@@ -106,7 +106,7 @@ static void choices_loss(const Chunk& c, const Terms& t, const float* w,
         for (long r = 0; r < c.rows; r++)
             for (long i = 0, first = 0; i < k; first += options[i++]) {
                 const float* added = w + n.chain[k - 1] + (first + option(i, r)) * options[k];
-                for (long o = 0; o < options[k]; o++) y[(start + o) * CHUNK + r] += added[o];
+                for (long o = 0; o < options[k]; o++) y[(start + o) * n.chunk + r] += added[o];
             }
     const vec d_entropy = all(t.d_entropy());
     for (long r = 0; r < c.rows; r += WIDTH) {
@@ -114,26 +114,26 @@ static void choices_loss(const Chunk& c, const Terms& t, const float* w,
         vec log_prob = vec{}, total_entropy = vec{};
         std::vector<vec> entropy(count);
         for (long k = 0, start = 0; k < count; start += options[k++]) {
-            float *z = y + start * CHUNK + r, *log_p = d_output + start * CHUNK + r;
-            const float* legal = c.s.mask + start * CHUNK + r;
+            float *z = y + start * n.chunk + r, *log_p = d_output + start * n.chunk + r;
+            const float* legal = c.s.mask + start * n.chunk + r;
             vec taken = load(c.column(k) + r), largest = all(-__builtin_inff()), sum = vec{};
             for (long o = 0; o < options[k]; o++) {
-                vec one = load(z + o * CHUNK);
-                if (masked) one = choose(load(legal + o * CHUNK) > 0, one, all(-1e30f));
-                store(z + o * CHUNK, one);
+                vec one = load(z + o * n.chunk);
+                if (masked) one = choose(load(legal + o * n.chunk) > 0, one, all(-1e30f));
+                store(z + o * n.chunk, one);
                 largest = at_least(largest, one);
             }
             for (long o = 0; o < options[k]; o++) {
-                vec one = load(z + o * CHUNK) - largest;
-                store(log_p + o * CHUNK, one);
+                vec one = load(z + o * n.chunk) - largest;
+                store(log_p + o * n.chunk, one);
                 sum += exponential(one);
             }
             sum = logarithm(sum);
             entropy[k] = vec{};
             for (long o = 0; o < options[k]; o++) {
-                vec one = load(log_p + o * CHUNK) - sum, p = exponential(one);
-                store(log_p + o * CHUNK, one);
-                store(z + o * CHUNK, p);
+                vec one = load(log_p + o * n.chunk) - sum, p = exponential(one);
+                store(log_p + o * n.chunk, one);
+                store(z + o * n.chunk, p);
                 entropy[k] -= p * one;
                 log_prob += choose(taken == (float)o, one, vec{});
             }
@@ -145,8 +145,8 @@ static void choices_loss(const Chunk& c, const Terms& t, const float* w,
         for (long k = 0, start = 0; k < count; start += options[k++]) {
             vec taken = load(c.column(k) + r);
             for (long o = 0; o < options[k]; o++) {
-                float* place = d_output + (start + o) * CHUNK + r;
-                vec log_p = load(place), p = load(y + (start + o) * CHUNK + r);
+                float* place = d_output + (start + o) * n.chunk + r;
+                vec log_p = load(place), p = load(y + (start + o) * n.chunk + r);
                 vec dz = -(p * fma(log_p + entropy[k], d_entropy, d));
                 dz += choose(taken == (float)o, d, vec{});
                 store(place, choose(on, dz, vec{}));
@@ -159,7 +159,7 @@ static void choices_loss(const Chunk& c, const Terms& t, const float* w,
             for (long i = 0, first = 0; i < k; first += options[i++]) {
                 float* into = c.s.grad + n.chain[k - 1] + (first + option(i, r)) * options[k];
                 for (long o = 0; o < options[k]; o++)
-                    into[o] += d_output[(start + o) * CHUNK + r];
+                    into[o] += d_output[(start + o) * n.chunk + r];
             }
 }
 

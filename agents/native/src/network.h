@@ -14,8 +14,10 @@
 #include "activation.h"
 #include "entities.h"
 #include "items.h"
+#include "recurrence.h"
 
 constexpr long CHUNK = 96;  // rows at a time: they stay in the cache between passes; 16 and 12 fit
+constexpr long FEWEST = 8;  // sequences at a time, whatever their length: rows of a step's product
 constexpr int DEEPEST = 32;  // hidden layers
 
 // The sizes of a network and where its parts are, in floats from its beginning.
@@ -35,15 +37,25 @@ struct Layout {
     const Entities* entities;  // likewise
     long entity_weight, entity_bias;
     long embedding, item_weight, item_bias;
+    Recurrence recurrence;
+    long steps;           // of a sequence; 1 without recurrent layer
+    long cell_weight[2], cell_bias[2];  // of its inputs, of the state
+    long together;        // sequences at a time
+    long chunk;           // rows at a time
     long columns;         // of observations that it reads
     long obs_row;         // floats between rows of them
     long size;            // of the private copy
 
     Layout(long columns, long width, long depth, long out, Activation activation, bool gaussian,
-           std::vector<long> chains, const Items* items, const Entities* entities)
+           std::vector<long> chains, const Items* items, const Entities* entities,
+           Cell cell, long steps)
         : in(items ? items->inputs() : entities ? entities->inputs(columns) : columns),
           width(width), depth(depth), out(out), heads{out}, activation(activation), items(items),
-          entities(entities), columns(columns) {
+          entities(entities), recurrence{cell, width}, steps(steps), columns(columns) {
+        // Whole sequences of recurrent networks, and whole 16s of rows.
+        together = CHUNK;
+        if (recurrent()) together = padded(std::max(FEWEST, CHUNK / steps), steps % 2 ? 16 : 8);
+        chunk = together * steps;
         height = padded(width), out_height = padded(out);
         // 16 more: rows at a distance of a power of two would share few lines of the cache.
         row = height + PANEL;
@@ -66,19 +78,24 @@ struct Layout {
             entity_weight = part(entities->columns * entities->width);
             entity_bias = part(entities->width);
         }
+        for (int k = 0; k < 2; k++) {
+            cell_weight[k] = part(recurrent() ? width * recurrence.all() : 0);
+            cell_bias[k] = part(recurrent() ? recurrence.all() : 0);
+        }
         size = padded(end, 64);
     }
 
     Layout(long in, long width, long depth, const std::vector<long>& parts, Activation activation,
            bool linear_top)
         : Layout(in, width, depth, std::accumulate(parts.begin(), parts.end(), 0L), activation,
-                 false, {}, nullptr, nullptr) {
+                 false, {}, nullptr, nullptr, Cell::none, 1) {
         heads = parts;
         this->linear_top = linear_top;
     }
 
     long inputs(long l) const { return l ? width : in; }
     bool linear(long l) const { return linear_top && l == depth - 1; }
+    bool recurrent() const { return recurrence.cell != Cell::none; }
 };
 
 // Copy a network between the flat tensor (`places`: where its parts are; agents/native/kernels.py)
@@ -88,14 +105,17 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
     auto move = [](float* there, float* here, long size = 1) {
         memcpy(TO_PRIVATE ? here : there, TO_PRIVATE ? there : here, size * sizeof(float));
     };
-    auto panels = [&](long at, long rows, long columns) {
-        float* from = flat + *places++;
-        for (long j = 0; j < columns; j += PANEL)
-            for (long i = 0; i < rows; i++) {
-                float* row = own + at + (j / PANEL * rows + i) * PANEL;
-                if (j + PANEL <= columns) move(from + i * columns + j, row, PANEL);
-                else move(from + i * columns + j, row, columns - j);
-            }
+    // Several matrices may lie side by side.
+    auto panels = [&](long at, long rows, long columns, long matrices = 1) {
+        float *from = flat + *places++, *to = own + at;
+        for (long k = 0; k < matrices; k++, to += rows * padded(columns))
+            for (long j = 0; j < columns; j += PANEL)
+                for (long i = 0; i < rows; i++) {
+                    float* there = from + (i * matrices + k) * columns + j;
+                    float* row = to + (j / PANEL * rows + i) * PANEL;
+                    if (j + PANEL <= columns) move(there, row, PANEL);
+                    else move(there, row, columns - j);
+                }
     };
     if (TO_PRIVATE) memset(own, 0, n.size * sizeof(float));
     for (long l = 0; l < n.depth; l++) panels(n.weight[l], n.inputs(l), n.width);
@@ -122,6 +142,10 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
     if (n.entities) {
         panels(n.entity_weight, n.entities->columns, n.entities->width);
         copy(n.entity_bias, n.entities->width);
+    }
+    if (n.recurrent()) {
+        for (long at : n.cell_weight) panels(at, n.width, n.width, n.recurrence.gates());
+        for (long at : n.cell_bias) panels(at, 1, n.width, n.recurrence.gates());
     }
     for (size_t k = 0; k < n.chain.size(); k++) copy(n.chain[k], n.chain_size[k]);
 }
@@ -152,6 +176,8 @@ static long in_use(const float* x, long row, long rows, long columns) {
 struct Workspace {
     float *obs, *x, *hidden[DEEPEST], *slope[DEEPEST], *delta[2], *y, *d_output, *grad,
         *turned[DEEPEST], *last, *side, *live, *mask;
+    Step step;  // the first one
+    float *starts, *turned_cell[2], *d_state;
     ItemTables tables, d_tables;
     float* d_x;  // of items and entities
 
@@ -161,38 +187,53 @@ struct Workspace {
     long cut(const Layout& n, long sets, long side_columns, float* at, long chunks = 1) {
         float* begin = at;
         auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
-        x = part(chunks * CHUNK * n.x_row);
-        obs = n.items || n.entities ? part(CHUNK * n.obs_row) : x;
+        x = part(chunks * n.chunk * n.x_row);
+        obs = n.items || n.entities ? part(n.chunk * n.obs_row) : x;
         for (long l = 0; l < n.depth; l++) {
-            hidden[l] = part(chunks * CHUNK * n.row);
+            hidden[l] = part(chunks * n.chunk * n.row);
             // ReLU's slopes follow from its results.
-            slope[l] = part(n.activation == Activation::relu ? 0 : chunks * CHUNK * n.row);
+            slope[l] = part(n.activation == Activation::relu ? 0 : chunks * n.chunk * n.row);
         }
-        for (auto& one : delta) one = part(CHUNK * std::max(n.row, n.out_height));
-        y = part(chunks * CHUNK * n.out_height);
-        d_output = part(CHUNK * n.out_height);
+        for (auto& one : delta) one = part(n.chunk * std::max(n.row, n.out_height));
+        y = part(chunks * n.chunk * n.out_height);
+        d_output = part(n.chunk * n.out_height);
         grad = part(sets * n.size);
         for (long l = 1; l < n.depth; l++) turned[l] = part(n.height * n.height);
         last = part(n.out_height * n.height);
-        side = part(CHUNK * side_columns);
-        live = part(CHUNK);
-        mask = part(CHUNK * n.out);
+        side = part(n.chunk * side_columns);
+        live = part(n.chunk);
+        mask = part(n.chunk * n.out);
         if (n.items) {
             for (auto* one : {&tables, &d_tables})
                 *one = ItemTables(*n.items, n.height, part(ItemTables::size(*n.items, n.height)));
             turned[0] = part(padded(n.items->rows()) * n.height);
         }
         if (n.entities) turned[0] = part(padded(n.in) * n.height);
-        d_x = part(n.items || n.entities ? CHUNK * n.x_row : 0);
+        d_x = part(n.items || n.entities ? n.chunk * n.x_row : 0);
+        if (n.recurrent()) {
+            const Recurrence& of = n.recurrence;
+            for (float** one : {&step.gates, &step.sums}) *one = part(n.chunk * of.row());
+            for (float** one : {&step.before, &step.after}) *one = part(n.chunk * of.state_row());
+            step.live = live, step.starts = starts = part(n.chunk);
+            d_state = part(n.together * of.state_row());
+            for (float*& one : turned_cell) one = part(of.all() * n.height);
+        }
         return at - begin;
+    }
+
+    // The first step of sequences of that many rows together.
+    Step first(const Layout& n, long rows) const {
+        Step found = step;
+        found.rows = rows / n.steps;
+        return found;
     }
 
     // Of networks without items.
     Workspace chunk(const Layout& n, long k) const {
         Workspace s = *this;
-        s.x += k * CHUNK * n.x_row, s.y += k * CHUNK * n.out_height;
+        s.x += k * n.chunk * n.x_row, s.y += k * n.chunk * n.out_height;
         for (long l = 0; l < n.depth; l++)
-            s.hidden[l] += k * CHUNK * n.row, s.slope[l] += k * CHUNK * n.row;
+            s.hidden[l] += k * n.chunk * n.row, s.slope[l] += k * n.chunk * n.row;
         return s;
     }
 };
@@ -203,6 +244,8 @@ static void prepare(const Layout& n, const float* w, const Workspace& s) {
         transpose(w + n.weight[l], n.width, n.height / PANEL, s.turned[l]);
     transpose(w + n.last, n.out, n.height / PANEL, s.last);
     if (n.entities) transpose(w + n.weight[0], n.in, n.height / PANEL, s.turned[0]);
+    for (int k = 0; n.recurrent() && k < 2; k++)
+        transpose(w + n.cell_weight[k], n.width, n.recurrence.all() / PANEL, s.turned_cell[k]);
     if (!n.items) return;
     fill(*n.items, n.height, w + n.weight[0], w + n.embedding, w + n.item_weight, w + n.item_bias,
          s.tables);
@@ -223,7 +266,7 @@ static void finish(const Layout& n, const Workspace& s) {
                s.grad + n.embedding, s.grad + n.item_weight, s.grad + n.item_bias);
 }
 
-// s.hidden and s.y (outputs x CHUNK: a column of outputs is contiguous) from s.obs.
+// s.hidden and s.y (outputs x n.chunk: a column of outputs is contiguous) from s.obs.
 static void forward(const Layout& n, const float* w, const Workspace& s, long rows) {
     for (long r = 0; n.items && r < rows; r++)
         read_items(*n.items, n.height, s.tables, w + n.bias[0], s.obs + r * n.columns,
@@ -243,18 +286,27 @@ static void forward(const Layout& n, const float* w, const Workspace& s, long ro
         if (!n.linear(l)) activate(n.activation, s.hidden[l], s.slope[l], n.row, rows, n.height);
         below = {s.hidden[l], n.row, 1};
     }
+    if (n.recurrent()) {
+        Cells cells;
+        for (int k = 0; k < 2; k++) {
+            cells.weight[k] = {w + n.cell_weight[k], n.width * PANEL, PANEL};
+            cells.bias[k] = w + n.cell_bias[k];
+        }
+        unroll(n.recurrence, cells, below, s.first(n, rows), n.steps);
+        below = {s.step.after, n.recurrence.state_row(), 1};
+    }
     // The outputs in rows, then turned; s.delta is free here.
     float* out = s.delta[0];
     multiply({rows, n.out_height / PANEL, n.width, below, {s.last, n.height * PANEL, PANEL},
-              {out, PANEL * CHUNK, PANEL}, w + n.last_bias, false, After::nothing, {}});
+              {out, PANEL * n.chunk, PANEL}, w + n.last_bias, false, After::nothing, {}});
     for (long j = 0; j < n.out; j++) {
-        const float* column = out + j / PANEL * PANEL * CHUNK + j % PANEL;
-        for (long r = 0; r < rows; r++) s.y[j * CHUNK + r] = column[r * PANEL];
+        const float* column = out + j / PANEL * PANEL * n.chunk + j % PANEL;
+        for (long r = 0; r < rows; r++) s.y[j * n.chunk + r] = column[r * PANEL];
     }
 }
 
 // Call `use(l, delta)` with the derivatives by the sums of each hidden layer (before its
-// activation), from the last to the first, given s.d_output (outputs x CHUNK).
+// activation), from the last to the first, given s.d_output (outputs x n.chunk).
 template <typename Use>
 static void descend(const Layout& n, const float* w, const Workspace& s, long rows, Use use) {
     long panels = n.height / PANEL;
@@ -265,9 +317,17 @@ static void descend(const Layout& n, const float* w, const Workspace& s, long ro
     };
     const After through = relu ? After::mask : After::slope;
     long top = n.depth - 1;
-    multiply({rows, panels, n.out, {s.d_output, 1, CHUNK}, {w + n.last, n.out * PANEL, PANEL},
-              {delta, PANEL, n.row}, nullptr, false, n.linear(top) ? After::nothing : through,
-              kept(top)});
+    multiply({rows, panels, n.out, {s.d_output, 1, n.chunk}, {w + n.last, n.out * PANEL, PANEL},
+              {delta, PANEL, n.row}, nullptr, false,
+              n.recurrent() || n.linear(top) ? After::nothing : through, kept(top)});
+    if (n.recurrent()) {
+        const Recurrence& of = n.recurrence;
+        unroll_back(of, s.turned_cell[1], s.first(n, rows), n.steps, delta, n.row, s.d_state);
+        multiply({rows, panels, of.all(), {s.step.gates, of.row(), 1},
+                  {s.turned_cell[0], of.all() * PANEL, PANEL}, {other, PANEL, n.row}, nullptr,
+                  false, through, kept(top)});
+        std::swap(delta, other);
+    }
     for (long l = top; l >= 0; l--) {
         use(l, delta);
         if (!l) break;
@@ -297,17 +357,32 @@ static void backward_of_entities(const Layout& n, const Workspace& s, long rows,
                   s.grad + n.entity_bias);
 }
 
+// Add the gradients of the recurrent layer, given those by the sums of its gates.
+static void backward_of_cells(const Layout& n, const Workspace& s, long rows) {
+    const Recurrence& of = n.recurrence;
+    const Left read[] = {{s.hidden[n.depth - 1], 1, n.row}, {s.step.before, 1, of.state_row()}};
+    const float* d[] = {s.step.gates, s.step.sums};
+    for (int k = 0; k < 2; k++) {
+        add_columns(d[k], of.row(), rows, of.all() / PANEL, s.grad + n.cell_bias[k]);
+        multiply({n.width, of.all() / PANEL, rows, read[k], {d[k], PANEL, of.row()},
+                  {s.grad + n.cell_weight[k], n.width * PANEL, PANEL}, nullptr, true,
+                  After::nothing, {}});
+    }
+}
+
 // Add the chunk's gradients to s.grad, given s.d_output, which is 0 for the rows that fill up the
 // last 16.
 static void backward(const Layout& n, const float* w, const Workspace& s, long rows) {
     const float* d = s.d_output;
     for (long j = 0; j < n.out; j++) {
         Sum sum;
-        for (long r = 0; r < rows; r += WIDTH) sum.add(r, load(d + j * CHUNK + r));
+        for (long r = 0; r < rows; r += WIDTH) sum.add(r, load(d + j * n.chunk + r));
         s.grad[n.last_bias + j] += sum.total();
     }
     long panels = n.height / PANEL;
-    multiply({n.out, panels, rows, {d, CHUNK, 1}, {s.hidden[n.depth - 1], PANEL, n.row},
+    Panels<const float> top{s.hidden[n.depth - 1], PANEL, n.row};
+    if (n.recurrent()) top = {s.step.after, PANEL, n.recurrence.state_row()};
+    multiply({n.out, panels, rows, {d, n.chunk, 1}, top,
               {s.grad + n.last, n.out * PANEL, PANEL}, nullptr, true, After::nothing, {}});
     descend(n, w, s, rows, [&](long l, const float* delta) {
         add_columns(delta, n.row, rows, panels, s.grad + n.bias[l]);
@@ -320,6 +395,7 @@ static void backward(const Layout& n, const float* w, const Workspace& s, long r
         if (items) backward_of_items(n, s, rows, delta);
         if (n.entities && !l) backward_of_entities(n, s, rows, delta);
     });
+    if (n.recurrent()) backward_of_cells(n, s, rows);
 }
 
 // The Euclidean norm, from sums of squares in 64 lanes, whatever the width of a vector.

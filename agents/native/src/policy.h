@@ -11,6 +11,7 @@ struct Outputs {
     int64_t inputs, outputs;                 // columns that the networks read, and write
     int64_t heads, linear_top;               // parts of the last layer; no activation before it
     Activation activation;
+    Cell cell;
     int64_t sets, seat_column;               // sets of weights per member; of two, who plays a row
     int64_t obs_stride, stride, out_stride;  // floats between members' observations, sets, …
     int64_t obs_row;                         // floats between rows of observations
@@ -20,18 +21,25 @@ struct Outputs {
     const int64_t* head_sizes;               // (heads,) outputs
     const Items* items;                      // null: there are none
     const Entities* entities;                // likewise
-    float* result;
+    const float* states;                     // (G, rows, …), of recurrent networks
+    const uint8_t* live;                     // (G, rows), which of them advance; null: all
+    float *result, *next_states;
     int64_t threads;
+
+    // Places of the parts behind the last layer.
+    const int64_t* further() const { return places + 2 * (depth + heads) + 1; }
 };
 
-// Copy a matrix (rows, columns) to panels, the last one filled up with zeros.
-static void pack(const float* from, long rows, long columns, float* to) {
-    for (long q = 0; q < columns; q += PANEL)
-        for (long r = 0; r < rows; r++, to += PANEL) {
-            const float* row = from + r * columns + q;
-            if (q + PANEL <= columns) memcpy(to, row, PANEL * sizeof(float));
-            else for (long j = 0; j < PANEL; j++) to[j] = q + j < columns ? row[j] : 0.0f;
-        }
+// Copy matrices (rows, columns) that lie side by side to panels, the last one of each filled up with
+// zeros.
+static void pack(const float* from, long rows, long columns, float* to, long matrices = 1) {
+    for (long k = 0; k < matrices; k++)
+        for (long q = 0; q < columns; q += PANEL)
+            for (long r = 0; r < rows; r++, to += PANEL) {
+                const float* row = from + (r * matrices + k) * columns + q;
+                if (q + PANEL <= columns) memcpy(to, row, PANEL * sizeof(float));
+                else for (long j = 0; j < PANEL; j++) to[j] = q + j < columns ? row[j] : 0.0f;
+            }
 }
 
 // Copy the parts of the last layer to one matrix in panels and one bias.
@@ -49,6 +57,58 @@ static void pack_heads(const Outputs& o, const float* w, float* to, float* bias)
         }
 }
 
+// The recurrent layer of a network, and memory for a chunk of rows. None: it does nothing.
+struct RecurrentLayer {
+    const Outputs& o;
+    const Recurrence n{o.cell, o.width};
+    float *matrix[2], *bias[2], *live;  // matrix and bias: where products cannot read the weights
+    Step step;
+    Cells cells;
+
+    explicit RecurrentLayer(const Outputs& o) : o(o) {}
+    operator bool() const { return o.cell != Cell::none; }
+    bool packed() const { return n.height() != n.width; }
+
+    template <typename Part>
+    void cut(Part part) {
+        if (!*this) return;
+        for (int k = 0; k < 2; k++) {
+            matrix[k] = part(packed() ? n.width * n.all() : 0);
+            bias[k] = part(packed() ? n.all() : 0);
+        }
+        for (float** one : {&step.gates, &step.sums}) *one = part(CHUNK * n.row());
+        for (float** one : {&step.before, &step.after}) *one = part(CHUNK * n.state_row());
+        step.starts = nullptr, step.live = live = part(CHUNK);
+    }
+
+    // From a network's weights.
+    void read_weights(const float* w) {
+        const int64_t* parts = o.further() + (o.items ? 3 : o.entities ? 2 : 0);
+        for (int k = 0; *this && k < 2; k++) {
+            const float *from = w + parts[k], *bias_from = w + parts[2 + k];
+            cells.weight[k] = {from, PANEL, n.gates() * n.width}, cells.bias[k] = bias_from;
+            if (!packed()) continue;
+            pack(from, n.width, n.width, matrix[k], n.gates());
+            pack(bias_from, 1, n.width, bias[k], n.gates());
+            cells.weight[k] = {matrix[k], n.width * PANEL, PANEL}, cells.bias[k] = bias[k];
+        }
+    }
+
+    // A step of some rows, `first` and those after it, of all members' rows. Returns their h'.
+    Left advance(long first, long rows, Left inputs) {
+        const long size = n.states() * n.width;
+        step.rows = rows;
+        for (long r = 0; r < rows; r++) {
+            live[r] = !o.live || o.live[first + r];
+            read_state(n, o.states + (first + r) * size, step.before + r * n.state_row());
+        }
+        unroll(n, cells, inputs, step, 1);
+        for (long r = 0; r < rows; r++)
+            write_state(n, step.after + r * n.state_row(), o.next_states + (first + r) * size);
+        return {step.after, n.state_row(), 1};
+    }
+};
+
 // Run a set of weights of member g on some of its rows, which follow each other if all rows are of
 // one set. Returns whether all ids of items are in the vocabulary.
 static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector<long>& own) {
@@ -60,6 +120,7 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
     const long arranged_row = padded(columns) + PANEL;
     // Otherwise, products read the weights as they are.
     auto packed = [&](long l) { return height != o.width || (o.items && !l); };
+    RecurrentLayer recurrent{o};
     const bool in_place = !o.items && !o.entities && o.sets == 1;  // likewise the observations
     const float *w = o.weights + (g * o.sets + set) * o.stride, *obs = o.obs + g * o.obs_stride;
 
@@ -79,6 +140,7 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
         y = part(CHUNK * out_height);
         arranged = part(o.entities ? CHUNK * arranged_row : 0);
         shared = part(o.entities ? o.entities->columns * o.entities->width : 0);
+        recurrent.cut(part);
         tables = part(o.items ? ItemTables::size(*o.items, height) : 0);
         if (count) memory.resize(at - begin + PANEL);
     }
@@ -89,17 +151,18 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
     pack_heads(o, w, last, biases + o.depth * height);
     ItemTables of_items;
     if (o.items) {
-        const int64_t* parts = o.places + 2 * (o.depth + o.heads) + 1;
+        const int64_t* parts = o.further();
         of_items = ItemTables(*o.items, height, tables);
         fill(*o.items, height, layers[0], w + parts[0], w + parts[1], w + parts[2], of_items);
     }
     const float* shared_bias = nullptr;
     if (o.entities) {
         const Entities& n = *o.entities;
-        const int64_t* parts = o.places + 2 * (o.depth + o.heads) + 1;
+        const int64_t* parts = o.further();
         pack(w + parts[0], n.columns, n.width, shared);
         shared_bias = w + parts[1];
     }
+    recurrent.read_weights(w);
 
     bool known = true;
     for (size_t first = 0; first < own.size(); first += CHUNK) {
@@ -129,6 +192,8 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
             if (!linear) activate(o.activation, hidden[l % 2], nullptr, row, rows, height);
             below = {hidden[l % 2], row, 1};
         }
+        // Such networks have one set, so the chunk's rows follow each other.
+        if (recurrent) below = recurrent.advance(g * o.rows + mine[0], rows, below);
         multiply({rows, out_height / PANEL, o.width, below, {last, o.width * PANEL, PANEL},
                   {y, PANEL, out_height}, biases + o.depth * height, false, After::nothing, {}});
         for (long r = 0; r < rows; r++)

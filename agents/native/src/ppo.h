@@ -19,12 +19,16 @@ struct PPOStats {
 struct Update {
     int64_t slots, width, depth, inputs[2], actions;  // inputs: columns of actors, of critics
     Activation activation;
+    Cell cell;
+    int64_t bptt;                       // steps of a sequence
     int64_t choices;                    // 0: actions are numbers
     int64_t chained, masked;
     int64_t minibatch, steps;
     int64_t obs_columns, side_columns, flag_columns, mask_bytes, byte_obs;
     int64_t stride;                     // floats between sets of weights
     int64_t sets, seat_column;          // sets of weights per member; of two, who plays a row
+    int64_t num_envs, stored;           // rows of a step, and of a member, in the rollout
+    int64_t sequences;                  // of a member
     const Items* items;                 // null: there are none
     const Entities* entities[2];        // likewise; as the columns of actors and critics
     const int64_t* options;             // (choices,) sizes
@@ -33,6 +37,7 @@ struct Update {
     const void* obs;                    // (rows of the rollout, obs_columns), floats or bytes
     const float* side;                  // (rows of the rollout, side_columns)
     const uint8_t *flags, *masks;       // likewise
+    const float* states;                // (2, G, sequences, …), before each sequence
     const int64_t* rows;                // (steps, G, B)
     int64_t member_rows;                // rows of a member in the rollout
     const float *state_avg, *state_std; // (G, obs_columns), for bytes
@@ -53,7 +58,7 @@ static Layout layout(const Update& u, bool critic, long columns) {
         for (long k = 1, before = u.options[0]; k < u.choices; before += u.options[k++])
             chains.push_back(before * u.options[k]);
     return Layout(columns, u.width, u.depth, critic ? 1 : u.actions, u.activation,
-                  !u.choices && !critic, chains, u.items, u.entities[critic]);
+                  !u.choices && !critic, chains, u.items, u.entities[critic], u.cell, u.bptt);
 }
 
 // Columns that the networks of a member read. Weights of padding stay as they are without weight
@@ -116,19 +121,35 @@ class Network {
                 else memcpy(x, from, n.columns * sizeof(float));
             }
             const float* side = u.side + rows[r] * u.side_columns;
-            for (long c = 0; c < u.side_columns; c++) s.side[c * CHUNK + r] = side[c];
+            for (long c = 0; c < u.side_columns; c++) s.side[c * n.chunk + r] = side[c];
             s.live[r] = valid(rows[r]);
             if (u.masked && !critic)
                 for (long j = 0; j < u.actions; j++)
-                    s.mask[j * CHUNK + r] = u.masks[rows[r] * u.mask_bytes + j / 8] >> j % 8 & 1;
+                    s.mask[j * n.chunk + r] = u.masks[rows[r] * u.mask_bytes + j / 8] >> j % 8 & 1;
         }
         for (long r = count; r < padded(count); r++) s.live[r] = 0;
+        if (n.recurrent()) gather_states(rows, count);
+    }
+
+    // Copy where episodes start, and the states before the chunk's sequences.
+    void gather_states(const int64_t* rows, long count) {
+        const Recurrence& of = n.recurrence;
+        const long size = of.states() * of.width;
+        const float* states = u.states + (critic * u.slots + g) * u.sequences * size;
+        for (long r = 0; r < count; r++) s.starts[r] = u.flags[(rows[r] + 1) * u.flag_columns - 1];
+        for (long r = 0; r < count / n.steps; r++) {
+            const long row = rows[r] - g * u.stored, block = row / (u.num_envs * n.steps);
+            read_state(of, states + (block * u.num_envs + row % u.num_envs) * size,
+                       s.step.before + r * of.state_row());
+        }
     }
 
     // Bytes of a number of an observation.
     long cell() const { return u.byte_obs ? 1 : sizeof(float); }
 
-    bool valid(int64_t row) const { return !u.flag_columns || u.flags[row * u.flag_columns]; }
+    // Whether some transitions are invalid. The last flag of recurrent ones is an episode's start.
+    bool loses() const { return u.flag_columns > n.recurrent(); }
+    bool valid(int64_t row) const { return !loses() || u.flags[row * u.flag_columns]; }
 
     // The set of weights that computes a row.
     long set(int64_t row) const {
@@ -142,11 +163,17 @@ class Network {
         const int64_t* rows = u.rows + (step * u.slots + g) * u.minibatch;
         long count = 0;
         for (long r = 0; r < u.minibatch; r++) count += valid(rows[r]);
-        t.valid_scale = u.flag_columns ? (float)u.minibatch / (count ? count : 1) : 1.0f;
+        t.valid_scale = loses() ? (float)u.minibatch / (count ? count : 1) : 1.0f;
         for (long k = 0; k < u.sets; k++) {
             own.clear();
-            for (long r = 0; r < u.minibatch; r++)
-                if (set(rows[r]) == k) own.push_back(rows[r]);
+            // Step by step, of as many sequences as pass through the network together.
+            const long sequences = u.minibatch / n.steps;
+            for (long first = 0; first < sequences; first += n.together)
+                for (long t = 0; t < n.steps; t++) {
+                    const int64_t* of_step = rows + t * sequences;
+                    for (long r = first; r < std::min(first + n.together, sequences); r++)
+                        if (set(of_step[r]) == k) own.push_back(of_step[r]);
+                }
             differentiate_set(k, sums);
         }
         return count;
@@ -158,8 +185,8 @@ class Network {
         Workspace s = this->s;
         s.grad += k * n.size;
         begin(n, w, s);
-        for (long first = 0; first < (long)own.size(); first += CHUNK) {
-            long here = std::min(CHUNK, (long)own.size() - first);
+        for (long first = 0; first < (long)own.size(); first += n.chunk) {
+            long here = std::min(n.chunk, (long)own.size() - first);
             gather(&own[first], here);
             forward(n, w, s, here);
             Chunk chunk{n, s, here, u.side_columns};

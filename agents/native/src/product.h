@@ -17,6 +17,8 @@ typedef int32_t four_places __attribute__((vector_size(16)));
 
 constexpr int PANEL = 16;  // columns that lie next to each other
 
+static inline long padded(long n, long to = PANEL) { return (n + to - 1) / to * to; }
+
 // A[i][p] = at[i row + p step]
 struct Left {
     const float* at;

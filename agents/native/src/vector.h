@@ -140,6 +140,8 @@ static inline vec hyperbolic_tangent(vec x) {
     return choose(size < 0.625f, small, large);
 }
 
+static inline vec sigmoid(vec x) { return 1.0f / (exponential(-x) + 1.0f); }
+
 // Sums over rows are kept in 16 lanes, row r in lane r % 16, whatever the width of a vector.
 constexpr int LANES = 16;
 

@@ -425,14 +425,14 @@ def _check_networks(spec: GameSpec, env: GameEnv) -> None:
         spec: of the study.
         env: an environment without opponents.
     """
-    shape = study_space(spec).tables["shape"]
-    policies, recurrent = shape.get("policies"), shape.get("recurrent")
+    space = study_space(spec)
+    policies = space.tables["shape"].get("policies")
     if policies is not None and PER_SEAT in policies.values and env.spec.seat_column is None:
         raise InputError(
             f"[shape] policies = {PER_SEAT!r} needs a game in turns whose observations tell the "
             f"seat (seat_column), and --env {spec.environment} has none; use {SHARED!r}"
         )
-    if env.spec.players > 1 and recurrent is not None and any(recurrent.values):
+    if env.spec.players > 1 and space.recurrent:
         raise InputError(
             f"recurrent networks cannot learn {spec.environment}, a game in turns; set recurrent = "
             "'' in the search space"

@@ -24,6 +24,7 @@ from sweepd.optimize.objectives.objective import Objective, Say, Spec
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.fit import fewest_envs, multiple
 from sweepd.optimize.study.settings.study import StudySettings
+from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 
 CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
@@ -51,7 +52,7 @@ class MemberObjective(Objective[Spec]):
         """Set torch's threads, precision and kernels; say if the processor is another one."""
         torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
         set_precision(spec.precision, device)
-        require(spec.kernels)
+        require(spec.kernels, recurrent=study_space(spec).recurrent)
         here = processor_kind(device)
         if spec.processor != here:
             say(

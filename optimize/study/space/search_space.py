@@ -103,6 +103,12 @@ class SearchSpace:
         dimension = self.tables["shape"].get("minibatch")
         return tuple(int(v) for v in (dimension.values if dimension else [shape["minibatch"]]))
 
+    @property
+    def recurrent(self) -> bool:
+        """Whether networks of some trials have a recurrent layer."""
+        dimension = self.tables.get("shape", {}).get("recurrent")
+        return dimension is not None and any(dimension.values)
+
     def suggest(self, trial: BaseTrial) -> dict[str, Scalar]:
         """Draw all parameters of an Optuna trial, those of the shape first.
 

@@ -55,6 +55,7 @@ class Cell:
     epochs: int
     depth: int = 2
     members: int = 10
+    recurrent: str = ""  # of ours
 
     def __str__(self) -> str:
         network = "x".join([str(self.width)] * self.depth)
@@ -74,6 +75,7 @@ class Cell:
             horizon=self.horizon,
             minibatch=self.minibatch,
             epochs=self.epochs,
+            recurrent=self.recurrent,
         )
 
 

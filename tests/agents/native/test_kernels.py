@@ -18,7 +18,7 @@ from sweepd.agents.algorithms.ppo import PPO, RolloutStats
 from sweepd.agents.engine.program import Program
 from sweepd.agents.native.choice import KERNELS, chosen, require
 from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel
-from sweepd.agents.native.self_test import DIGEST, digest
+from sweepd.agents.native.self_test import DIGEST, FEED_FORWARD, RECURRENT, digest
 from sweepd.agents.networks.activation import ACTIVATIONS
 from sweepd.agents.networks.shape import PER_SEAT
 from sweepd.agents.networks.spec import NetSpec
@@ -134,7 +134,7 @@ def test_outputs_are_those_of_torch(
         net = random_net(spec, 3, learns=False)
         # As in a rollout: the rows of one step of many.
         obs = torch.randn(3, 4, rows, 14, generator=torch.Generator().manual_seed(0))[:, 1]
-        torch.testing.assert_close(NetKernel(kernels(), net)(obs), net.forward(obs)[0])
+        torch.testing.assert_close(NetKernel(kernels(), net)(obs)[0], net.forward(obs)[0])
 
 
 # Updates.
@@ -176,6 +176,19 @@ def trained(
             {"entity_width": 32, "net_width": 33, "horizon": 14, "minibatch": 110},
         ),
         (EntitiesEnv, {}, {"entity_width": 16, "net_depth": 1, "activation": "tanh"}),
+        (ToyEnv, {"privileged": True}, {"recurrent": "gru", "bptt": 4}),
+        (
+            ToyEnv,
+            {"max_step": 3},
+            {"recurrent": "gru", "bptt": 3, "net_width": 33, "minibatch": 72},
+        ),
+        (ChoicesEnv, {}, {"recurrent": "gru", "bptt": 12, "minibatch": 96, "autoregressive": True}),
+        (AbsentEnv, {}, {"recurrent": "gru", "bptt": 2, "net_depth": 1, "activation": "silu"}),
+        (ToyEnv, {"max_step": 5}, {"recurrent": "lstm", "bptt": 12, "minibatch": 96}),
+        (MaskedEnv, {}, {"recurrent": "lstm", "bptt": 4, "net_width": 33, "activation": "tanh"}),
+        (AbsentChoicesEnv, {}, {"recurrent": "lstm", "bptt": 6, "minibatch": 48, "net_depth": 3}),
+        (ItemsEnv, {}, {"recurrent": "lstm", "bptt": 1, "minibatch": 30}),
+        (EntitiesEnv, {}, {"recurrent": "gru", "bptt": 4, "entity_width": 16}),
     ],
 )
 def test_an_update_is_that_of_torch(
@@ -344,6 +357,42 @@ def test_drawn_and_deterministic_actions_are_those_of_torch(
         torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-5)
 
 
+@pytest.mark.parametrize(("cell", "width"), [("gru", 16), ("lstm", 33)])
+def test_recurrent_actors_act_over_episodes_as_in_torch(
+    cell: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = ToyEnv(SLOTS, 100)
+    ppo = start(env, MEMBERS, recurrent=cell, bptt=4, net_width=width)
+    native = ppo.act_fn()
+    monkeypatch.setenv(VARIABLE, "torch")
+    in_torch = ppo.act_fn()
+    numbers = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        obs = torch.randn(SLOTS * 100, env.state_dim, generator=numbers)
+        ended = torch.rand(SLOTS * 100, generator=numbers) < 0.3
+        found, wanted = (act(obs) for act in (native, in_torch))
+        torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-5)
+        native.done(ended), in_torch.done(ended)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_checkpoint_of_a_recurrent_member_goes_on_in_torch(
+    cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, _ = trained(AbsentEnv, 1, recurrent=cell, bptt=4)
+    native, _ = trained(AbsentEnv, 0, recurrent=cell, bptt=4)
+    monkeypatch.setenv(VARIABLE, "torch")
+    in_torch, _ = trained(AbsentEnv, 0, recurrent=cell, bptt=4)
+    assert (native._native is None, in_torch._native is None) == (False, True)
+    flats = []
+    for other in (native, in_torch):
+        for slot in range(SLOTS):
+            other.set_member(slot, ours.get_member(slot))
+        other.train(AbsentEnv(SLOTS, ENVS), 1)
+        flats.append(other.population.flat - ours.population.flat)
+    assert float((flats[0] - flats[1]).norm() / flats[1].norm()) < 1e-4
+
+
 def test_some_members_of_these_tests_stop_early() -> None:
     ppo, _ = trained(ToyEnv, 1)
     assert len(set(ppo.optimizer.step.tolist())) > 1
@@ -455,11 +504,6 @@ def test_images_stay_in_torch() -> None:
     assert ppo._native is None
 
 
-def test_recurrent_networks_stay_in_torch() -> None:
-    ppo, _ = trained(ToyEnv, 0, recurrent="gru", bptt=4)
-    assert ppo._native is None
-
-
 def test_without_a_compiler_torch_trains_and_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -493,30 +537,39 @@ CPU = torch.device("cpu")
 
 def test_a_new_study_records_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for algorithm in ("ppo", "sac", "d3qn"):
-        assert chosen(algorithm, "fp32", CPU) == f"native {DIGEST}, torch 2"
-    assert chosen("elegantrl:sac", "fp32", CPU) == chosen("ppo", "bf16", CPU) == "torch 2"
+        assert chosen(algorithm, "fp32", CPU, recurrent=False) == f"native {FEED_FORWARD}, torch 2"
+    name = f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 2"
+    assert chosen("ppo", "fp32", CPU, recurrent=True) == name
+    assert chosen("elegantrl:sac", "fp32", CPU, recurrent=False) == "torch 2"
+    assert chosen("ppo", "bf16", CPU, recurrent=True) == "torch 2"
     monkeypatch.setenv(VARIABLE, "torch")
-    assert chosen("ppo", "fp32", CPU) == "torch 2"
+    assert chosen("ppo", "fp32", CPU, recurrent=False) == "torch 2"
 
 
 def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    require(f"native {DIGEST}, torch 2")
+    require(f"native {FEED_FORWARD}, torch 2", recurrent=False)
+    require(f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 2", recurrent=True)
     assert trained(ToyEnv, 0)[0]._native is not None
     monkeypatch.setenv(VARIABLE, "")  # so that it is restored
-    require("torch 2")
+    require("torch 2", recurrent=False)
     assert trained(ToyEnv, 0)[0]._native is None
 
 
 def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The last two are of recurrent networks and images with other bits.
-    for other in ("native of before, torch 2", f"native {DIGEST}", "torch"):
-        with pytest.raises(InputError, match=f"'{other}', and this version .* {DIGEST}, torch 2"):
-            require(other)
-    recorded = f"native {DIGEST}, torch 2"
+    recorded = f"native {FEED_FORWARD}, torch 2"
+    # The last two are of images with other bits.
+    for other in ("native of before, torch 2", f"native {FEED_FORWARD}", "torch"):
+        with pytest.raises(InputError, match=f"'{other}', and this version .*'{recorded}'"):
+            require(other, recurrent=False)
+    # torch trained the recurrent networks of such a study.
+    with pytest.raises(
+        InputError, match=f"'{recorded}', and this version .* recurrent {RECURRENT}"
+    ):
+        require(recorded, recurrent=True)
     monkeypatch.setattr(KERNELS, "loaded", lambda: None)
     with pytest.raises(InputError, match="cannot be used on this machine"):
-        require(recorded)
+        require(recorded, recurrent=False)
     monkeypatch.setenv(VARIABLE, "torch")
     with pytest.raises(InputError, match=f"{VARIABLE}=torch forbids them"):
-        require(recorded)
+        require(recorded, recurrent=False)

@@ -1,0 +1,108 @@
+"""PPO with recurrent networks: environment steps per second with native kernels and in torch.
+
+Full rollouts of 16 steps are timed, with 2 epochs of minibatches of sequences of 16 steps: ten members
+in one program, whose steps are summed, on the crypto environment (7 assets, 110 columns) and CartPole.
+
+    ours          two hidden layers, and a GRU or LSTM of the same width
+    torch         the same without native kernels (SWEEPD_KERNELS=torch)
+    feed-forward  the two hidden layers alone, with native kernels
+
+    python -m scripts.bench run recurrent_steps --cpu-time \\
+        --save scripts/bench/results/recurrent_steps.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+
+from scripts.bench.harness import (
+    CLOCKS,
+    benchmark_parser,
+    median_ratio,
+    medians,
+    paired_runs,
+    print_machine,
+    save_results,
+    steps_per_second,
+)
+from scripts.bench.speed.trainers import Cell, ours, ours_torch
+from sweepd.agents.networks.recurrence import GATES
+
+HORIZON, EPOCHS = 16, 2
+GOAL = 1.3  # ours against torch
+
+
+def measure(cell: Cell, runs: int, seconds: float, clock: str) -> dict[str, Any]:
+    """Measure all contenders in turn.
+
+    Args:
+        cell: task and sizes.
+        runs: measurements of each.
+        seconds: minimum time of a measurement.
+        clock: of `harness.CLOCKS`.
+    """
+    rollouts = {
+        "ours": ours(cell),
+        "torch": ours_torch(cell),
+        "feed-forward": ours(dataclasses.replace(cell, recurrent="")),
+    }
+    for rollout in rollouts.values():
+        rollout()
+    contenders = {
+        name: functools.partial(steps_per_second, rollout, seconds, CLOCKS[clock])
+        for name, rollout in rollouts.items()
+    }
+    speeds = paired_runs(contenders, runs, clock)
+    ratio = median_ratio(speeds["ours"], speeds["torch"])
+    return {
+        "cell": dataclasses.asdict(cell),
+        "clock": clock,
+        "runs": speeds,
+        "ours_over_torch": ratio,
+    }
+
+
+def main(argv: list[str]) -> int:
+    """Measure all cells. Returns 1 if a goal is missed, else 0."""
+    parser = benchmark_parser(__doc__, threads=2)
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128], help="of all layers")
+    parser.add_argument("--envs", type=int, default=256, help="environments per member")
+    parser.add_argument("--minibatch", type=int, default=256, help="transitions per member")
+    parser.add_argument("--members", type=int, default=10, help="members trained together")
+    parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
+    parser.add_argument("--seconds", type=float, default=1.0, help="minimum time per measurement")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure processor time, on one thread"
+    )
+    args = parser.parse_args(argv)
+    if args.cpu_time:
+        args.threads = 1  # idle threads spin, which counts as processor time
+    torch.set_num_threads(args.threads)
+    content: dict[str, Any] = {"machine": print_machine(), "goal": GOAL, "results": []}
+    clock = "processor" if args.cpu_time else "wall"
+    missed = 0
+    for task in ("crypto", "cartpole"):
+        for recurrent in GATES:
+            for width in args.widths:
+                cell = Cell(
+                    task,
+                    args.envs,
+                    args.minibatch,
+                    width,
+                    HORIZON,
+                    EPOCHS,
+                    members=args.members,
+                    recurrent=recurrent,
+                )
+                found = measure(cell, args.runs, args.seconds, clock)
+                rates = ", ".join(f"{name} {x:,.0f}" for name, x in medians(found["runs"]).items())
+                ratio = found["ours_over_torch"]
+                print(f"{recurrent} on {cell}: {rates} steps/s; {ratio:.1f}x torch", flush=True)
+                missed += ratio < GOAL
+                content["results"].append(found)
+                save_results(args.save, content)
+    return int(missed > 0)
