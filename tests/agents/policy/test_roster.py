@@ -131,7 +131,7 @@ def test_recurrent_members_remember_as_they_do_themselves(cell: str) -> None:
     for _ in range(4):
         obs = torch.randn(3 * GAMES, COLUMNS, generator=numbers)
         made, memory = roster.act(obs, nobody, memory, noise)
-        assert torch.equal(made, act(obs))
+        torch.testing.assert_close(made, act(obs))  # to rounding: native kernels may compute it
     assert memory.abs().sum() > 0
     small = Roster(3, GAMES, spec_of("ppo"), learners=["self"])
     with pytest.raises(InputError, match=f"a recurrent state of {size} numbers"):
