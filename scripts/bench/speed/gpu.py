@@ -48,7 +48,7 @@ from typing import Any, Self
 
 import torch
 
-from scripts.bench.harness import benchmark_parser, load_results, print_machine, save_results
+from scripts.bench.harness import ROOT, benchmark_parser, load_results, print_machine, save_results
 from scripts.bench.speed.gpu_programs import Cell, make_env, make_program, market_of, rate
 from scripts.bench.speed.peak import now, peaks
 from scripts.bench.speed.roofline import operations, split
@@ -265,7 +265,9 @@ def waits(args: argparse.Namespace) -> Any:
         finally:
             if args.device.type == "cuda":
                 torch.cuda.set_sync_debug_mode("default")
-        places = Counter(f"{warning.filename}:{warning.lineno}" for warning in caught)
+        places = Counter(
+            f"{warning.filename.removeprefix(f'{ROOT}/')}:{warning.lineno}" for warning in caught
+        )
         found[name] = {"waits": sum(places.values()), "places": dict(places.most_common(20))}
         print(f"{name:<14} {found[name]['waits']} waits per rollout", flush=True)
     return found
