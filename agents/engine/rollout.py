@@ -106,7 +106,7 @@ class Rollout:
         self._actor, self._critic = (
             Evaluator(shape, net) for net in (population.actor, population.critic)
         )
-        self._pair = PairEvaluator(shape, population.pair)
+        self._pair = PairEvaluator(population.pair, (self._actor, self._critic))
         self.memory = new(2, slots, envs, population.actor.spec.memory)
         # Of critics, at the ends of truncated episodes, while new episodes start from zeros.
         self._ending = torch.zeros_like(self.memory[1])

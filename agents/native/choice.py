@@ -104,39 +104,40 @@ class Evaluator:
     Args:
         shape: the program's.
         net: the networks.
+
+    Attributes:
+        native: None where torch computes.
     """
 
     def __init__(self, shape: Shape, net: Net) -> None:
         self.net = net
         found = kernels(shape, net.flat.device)
-        self._native = None if found is None else NetKernel(found, net)
+        self.native = None if found is None else NetKernel(found, net)
 
     def __call__(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
         """Return what `Net.forward` does, without gradients."""
-        return (self._native or self.net.forward)(x, memory)
+        return (self.native or self.net.forward)(x, memory)
 
 
 class PairEvaluator:
     """The outputs of recurrent actors and critics without gradients; torch runs them as one batch.
 
     Args:
-        shape: the program's.
         pair: the networks.
+        evaluators: theirs.
     """
 
-    def __init__(self, shape: Shape, pair: Pair) -> None:
-        self._pair = pair
-        found = kernels(shape, pair.nets[0].flat.device)
-        self._native = None if found is None else [NetKernel(found, net) for net in pair.nets]
+    def __init__(self, pair: Pair, evaluators: tuple[Evaluator, Evaluator]) -> None:
+        self._pair, self._evaluators = pair, evaluators
 
     def __call__(
         self, x: Tensor, memories: Sequence[Memory]
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
         """Return what `Pair.forward` does, without gradients."""
-        if self._native is None:
+        if self._evaluators[0].native is None:
             return self._pair.forward(x, memories)
         (output, actor), (value, critic) = (
-            run(x, memory) for run, memory in zip(self._native, memories, strict=True)
+            run(x, memory) for run, memory in zip(self._evaluators, memories, strict=True)
         )
         states = None if actor is None or critic is None else (actor, critic)
         return (output, value), states

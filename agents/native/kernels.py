@@ -299,7 +299,6 @@ class UpdateKernel:
             chained=shape.autoregressive,
             masked=shape.masked,
             minibatch=shape.minibatch,
-            member_rows=rollout.obs.shape[1] * rollout.obs.shape[2],
             obs_columns=shape.obs_dim,
             side_columns=rollout.side.shape[-1],
             flag_columns=rollout.flags.shape[-1],

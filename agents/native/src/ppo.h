@@ -39,7 +39,6 @@ struct Update {
     const uint8_t *flags, *masks;       // likewise
     const float* states;                // (2, G, sequences, …), before each sequence
     const int64_t* rows;                // (steps, G, B)
-    int64_t member_rows;                // rows of a member in the rollout
     const float *state_avg, *state_std; // (G, obs_columns), for bytes
     const PPONumbers* numbers;          // (G,)
     const AdamNumbers* adam;            // (G,)
@@ -67,8 +66,8 @@ static Layout layout(const Update& u, bool critic, long columns) {
 static long columns_read(const Update& u, long g, bool critic) {
     const long all = u.inputs[critic];
     if (u.byte_obs || u.items || u.entities[critic] || u.adam[g].weight_decay != 0) return all;
-    const float* obs = (const float*)u.obs + g * u.member_rows * u.obs_columns;
-    const long used = in_use(obs, u.obs_columns, u.member_rows, all);
+    const float* obs = (const float*)u.obs + g * u.stored * u.obs_columns;
+    const long used = in_use(obs, u.obs_columns, u.stored, all);
     for (long k = 0; k < u.sets; k++)
         for (const float* moment : {u.m, u.v}) {
             long at = ((critic * u.slots + g) * u.sets + k) * u.stride + u.places[critic][0];

@@ -298,7 +298,7 @@ def test_an_update_of_policies_per_seat_is_that_of_torch(
 def test_an_item_that_is_not_in_the_vocabulary_is_found() -> None:
     ppo, _ = trained(ItemsEnv, 0)
     native = ppo.act_fn()
-    assert native._run._native is not None
+    assert native._run.native is not None
     obs = ppo.obs.clone()
     native(obs)
     obs[-1, 0] = ItemsEnv.items.vocabulary
@@ -347,8 +347,8 @@ def test_drawn_and_deterministic_actions_are_those_of_torch(
     native = ppo.act_fn()
     monkeypatch.setenv(VARIABLE, "torch")
     in_torch = ppo.act_fn()
-    assert native._run._native is not None
-    assert in_torch._run._native is None
+    assert native._run.native is not None
+    assert in_torch._run.native is None
     obs = ppo.obs[:, : env.state_dim].clone()
     legal = env.action_mask if env.spec.masked else None
     uniforms = torch.rand(len(obs), native.uniforms, dtype=torch.float64)

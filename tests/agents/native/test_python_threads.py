@@ -64,7 +64,7 @@ def in_threads(work: Callable[[int], None]) -> None:
 def test_an_actor_serves_several_threads(kind: type[ToyEnv]) -> None:
     env = kind(SLOTS, ENVS)
     act = start(env, {slot: slot for slot in range(SLOTS)}, net_width=64).act_fn()
-    assert act._run._native is not None
+    assert act._run.native is not None
     batches = [env.reset(seed).clone()[:: ENVS // rows] for seed, rows in ((1, 1), (2, 8), (3, 8))]
     batches.append(batches[1].repeat_interleave(100, 0))  # more than one chunk of rows
     wanted = [act(obs).clone() for obs in batches]
