@@ -54,6 +54,28 @@ def benchmark_parser(description: str, *, threads: int | None = None) -> argpars
     return parser
 
 
+def parse_with_clock(
+    parser: argparse.ArgumentParser, argv: list[str]
+) -> tuple[argparse.Namespace, str]:
+    """Parse arguments, among them `--cpu-time`, and set torch's threads.
+
+    Args:
+        parser: made with `threads`.
+        argv: the arguments.
+
+    Returns:
+        The arguments, and the name of the clock, of `CLOCKS`.
+    """
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure processor time, on one thread"
+    )
+    args = parser.parse_args(argv)
+    if args.cpu_time:
+        args.threads = 1  # idle threads spin, which counts as processor time
+    torch.set_num_threads(args.threads)
+    return args, "processor" if args.cpu_time else "wall"
+
+
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Return what a result must be read with: processor, MKL's mode, cores, threads, versions, load,
     on CUDA the GPU, and as `source` commit, date, command and the versions of peers."""

@@ -41,6 +41,7 @@ from scripts.bench.harness import (
     median_ratio,
     medians,
     paired_runs,
+    parse_with_clock,
     print_machine,
     save_results,
     steps_per_second,
@@ -285,18 +286,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--buffer", type=int, default=16_384, help="transitions per member")
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument("--seconds", type=float, default=0.5, help="minimum time per measurement")
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="measure processor time, on one thread"
-    )
-    args = parser.parse_args(argv)
-    if args.cpu_time:
-        args.threads = 1  # idle threads spin, which counts as processor time
-    torch.set_num_threads(args.threads)
+    args, clock = parse_with_clock(parser, argv)
     if args.as_peer:
         serve(peer)
         return 0
     content: dict[str, Any] = {"machine": print_machine(), "goal": GOAL, "results": []}
-    clock = "processor" if args.cpu_time else "wall"
     processes = {"": PeerProcesses(__name__, args.threads)}
     if args.threads >= 2:
         processes[" pair"] = PeerProcesses(__name__, args.threads // 2, 2)

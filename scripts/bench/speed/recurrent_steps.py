@@ -17,14 +17,13 @@ import dataclasses
 import functools
 from typing import Any
 
-import torch
-
 from scripts.bench.harness import (
     CLOCKS,
     benchmark_parser,
     median_ratio,
     medians,
     paired_runs,
+    parse_with_clock,
     print_machine,
     save_results,
     steps_per_second,
@@ -75,15 +74,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--members", type=int, default=10, help="members trained together")
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument("--seconds", type=float, default=1.0, help="minimum time per measurement")
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="measure processor time, on one thread"
-    )
-    args = parser.parse_args(argv)
-    if args.cpu_time:
-        args.threads = 1  # idle threads spin, which counts as processor time
-    torch.set_num_threads(args.threads)
+    args, clock = parse_with_clock(parser, argv)
     content: dict[str, Any] = {"machine": print_machine(), "goal": GOAL, "results": []}
-    clock = "processor" if args.cpu_time else "wall"
     missed = 0
     for task in ("crypto", "cartpole"):
         for recurrent in GATES:

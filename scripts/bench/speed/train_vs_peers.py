@@ -44,6 +44,7 @@ from scripts.bench.harness import (
     machine,
     median_ratio,
     paired_runs,
+    parse_with_clock,
     print_machine,
     save_results,
     steps_per_second,
@@ -175,7 +176,7 @@ def measure_cell(
     return result
 
 
-def speed(args: argparse.Namespace) -> int:
+def speed(args: argparse.Namespace, clock: str) -> int:
     """Measure the cells and print each with its goal. Returns the number of missed goals."""
     cells: list[Cell] = []
     for task in args.tasks:
@@ -187,7 +188,6 @@ def speed(args: argparse.Namespace) -> int:
         else:
             cells += default_cells(task, args.members)
     results = Results(args.save, args.stop_after)
-    clock = "processor" if args.cpu_time else "wall"
     with tempfile.TemporaryDirectory() as cache:
         environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
         processes = {"": PeerProcesses(__name__, args.threads, environment=environment)}
@@ -256,16 +256,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=5, help="paired repetitions")
     parser.add_argument("--seconds", type=float, default=0.5, help="minimum time per measurement")
     parser.add_argument("--no-pair", action="store_true", help="skip the two concurrent processes")
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="measure processor time, on one thread"
-    )
     parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds")
-    args = parser.parse_args(argv)
-    if args.cpu_time:
-        args.threads = 1  # idle threads spin, which counts as processor time
-    torch.set_num_threads(args.threads)
+    args, clock = parse_with_clock(parser, argv)
     if args.as_peer:
         serve(prepare)
         return 0
     print_machine()
-    return speed(args)
+    return speed(args, clock)
