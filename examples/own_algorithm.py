@@ -33,8 +33,8 @@ class Climber(Program):  # tries noisy weights of a linear policy, and keeps wha
         return {"best": self.best[slot], "score": self.score[slot]}
 
     def _collect(self, env):
-        normal = self.streams.normal(self.shape.state_dim, 1, self.shape.action_dim)
-        self.tried = self.best + self.numbers["step"][..., None] * normal.transpose(0, 1)
+        normal = self.streams.normal(1, self.best[0].numel()).view_as(self.best)
+        self.tried = self.best + self.numbers["step"][..., None] * normal
         act, self.total = linear(self.tried), torch.zeros(len(self.obs))
         env.draw(self.shape.horizon)
         for _ in range(self.shape.horizon):

@@ -66,7 +66,8 @@ class ElegantAgents(Program):
         self.algorithm = shape.algorithm
         self.agent_class, self.params_type = agent_class, self.kind.params
         super().__init__(shape, device)
-        self.streams = Streams(shape.slots)  # the agents draw from the CPU's generator
+        self.streams = Streams(shape.slots)
+        self._generators: list[Tensor] = []  # of torch, in a rollout and its update
         self.agents: list[Any] = [None] * shape.slots
         self.buffers: list[ReplayBuffer | None] = [None] * shape.slots
         # Networks that a member's state must fit; their weights are not used.
@@ -136,6 +137,7 @@ class ElegantAgents(Program):
         states, rewards, undones = [], [], []
         stored: list[list[tuple[Tensor, ...]]] = [[] for _ in range(shape.slots)]
         diverged = self.diverged
+        self._generators = [self._seeded(slot) for slot in range(shape.slots)]
         env.draw(shape.horizon)
         for step in range(shape.horizon):
             states.append(self.obs.clone())
@@ -256,16 +258,20 @@ class ElegantAgents(Program):
     def _stream(self, slot: int) -> Iterator[None]:
         """Within this context, torch's global random numbers are the member's own.
 
-        ElegantRL draws from the global generators. CUDA's gets its seed from the CPU's, whose state
-        is the only one in a checkpoint.
+        ElegantRL draws from the global generators. CUDA's gets its seed from the CPU's.
         """
         cuda = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
-            torch.set_rng_state(self.streams.state(slot))
+            torch.set_rng_state(self._generators[slot])
             if cuda:
                 torch.cuda.manual_seed(int(torch.randint(2**62, ())))
             yield
-            self.streams.set_state(slot, torch.get_rng_state())
+            self._generators[slot] = torch.get_rng_state()
+
+    def _seeded(self, slot: int) -> Tensor:
+        """Return the state of a CPU's generator for a rollout, from the member's stream."""
+        seed = int(self.streams.member_uniform(slot, 1) * 2.0**53)
+        return torch.Generator().manual_seed(seed).get_state()
 
     def _make(self, params: Any, seed: int) -> Any:
         """Construct an agent whose weights come from this seed."""

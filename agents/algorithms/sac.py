@@ -170,12 +170,12 @@ class SAC(OffPolicy):
 
     def _noise(self, steps: int) -> Tensor:
         shape = self.shape
-        normal = self.streams.normal(steps, shape.num_envs, shape.action_dim)
+        normal = self.streams.normal(steps, shape.num_envs * shape.action_dim)
         return normal.view(steps, shape.slots, shape.num_envs, shape.action_dim)
 
     def _update_noise(self) -> Tensor:
         shape = self.shape
-        normal = self.streams.normal(2 * shape.updates, shape.minibatch, shape.action_dim)
+        normal = self.streams.normal(2 * shape.updates, shape.minibatch * shape.action_dim)
         return normal.view(shape.updates, 2, shape.slots, shape.minibatch, shape.action_dim)
 
     def _explore(self, obs: Tensor, noise: Tensor, random: Tensor) -> Tensor:

@@ -135,14 +135,12 @@ class ReplayBuffers:
 
     def draw(self, streams: Streams, batches: int, minibatch: int) -> Tensor:
         """Sample rows for `gather`, (batches, G * minibatch), uniformly per member."""
-        size = self.capacity * self.num_envs
         # floor(u * held) with u in [0, 1); a ring is filled from its start, so these rows are valid.
-        parts = [
-            (streams.member_uniform(slot, batches, minibatch) * self.held(slot)).to(torch.int64)
-            + slot * size
-            for slot in range(self.slots)
-        ]
-        return torch.cat(parts, 1)
+        held = torch.tensor([self.held(slot) for slot in range(self.slots)], dtype=torch.float64)
+        first = torch.arange(self.slots, device=self.device) * self.capacity * self.num_envs
+        uniform = streams.uniform(batches, minibatch, dtype=torch.float64)
+        rows = (uniform * upload(held, self.device).unsqueeze(1)).to(torch.int64)
+        return (rows + first.unsqueeze(1)).flatten(1)
 
     def gather(self, rows: Tensor) -> Batch:
         """Return the transitions in `rows` (G * minibatch,), member after member."""

@@ -24,9 +24,9 @@ from sweepd.envs.support.errors import InputError
 
 _ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = c_constant(SOURCE, "DEEPEST")  # hidden layers
-# What a study records. The number changes with the bits of what torch trains: without native kernels
-# everything, with them images.
-_TORCH = f"{TORCH} 2"
+# What a study records. The number changes with the bits of what torch trains (without native kernels
+# everything, with them images), and with the random numbers of all.
+_TORCH = f"{TORCH} 3"
 KERNELS = NativeLibrary(
     "training",
     SOURCE,
@@ -54,7 +54,7 @@ def kernels(shape: Shape, device: torch.device) -> Kernels | None:
 
 
 def chosen(algorithm: str, precision: str, device: torch.device, *, recurrent: bool) -> str:
-    """Return which kernels train a new study here: "torch 2", or also "native" with digests.
+    """Return which kernels train a new study here: "torch 3", or also "native" with digests.
 
     Args:
         algorithm: whose kernels could be used; "": none.

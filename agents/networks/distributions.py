@@ -113,7 +113,8 @@ class Gaussian(Distribution):
 
     @staticmethod
     def noise(shape: Shape, streams: Streams, steps: int, rows: int) -> Tensor:
-        return streams.normal(steps, rows, shape.action_dim).view(steps, streams.members, rows, -1)
+        noise = streams.normal(steps, rows * shape.action_dim)
+        return noise.view(steps, streams.members, rows, -1)
 
     @staticmethod
     def noise_of(uniforms: Tensor) -> Tensor:
@@ -159,7 +160,7 @@ class Categorical(Distribution):
 
     @staticmethod
     def noise(shape: Shape, streams: Streams, steps: int, rows: int) -> Tensor:  # noqa: ARG004
-        return streams.uniform(steps, rows).view(steps, streams.members, rows, 1)
+        return streams.uniform(steps, rows).unsqueeze(-1)
 
     def sample(self, noise: Tensor, out: Tensor, legal: Legal | None = None) -> None:  # noqa: ARG002
         out.copy_(drawn(exp(self.outputs - self.outputs.amax(-1, keepdim=True)), noise))

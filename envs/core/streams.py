@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sweepd.envs.core import philox
+from sweepd.envs.core.native import RANDOM, STREAM
 from sweepd.envs.core.seeds import derive_seed
+from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.upload import upload
 
 
@@ -32,113 +37,120 @@ def member_seeds(
     return [int(np.random.SeedSequence().generate_state(1)[0]) for _ in range(members)]
 
 
-class Streams:
-    """One `torch.Generator` per member. A member without a seed is an empty slot: it gets zeros.
+class _Numbers(Protocol):
+    """What writes numbers: the module `philox`, or the same in C++."""
 
-    A member's numbers depend only on its own seed, its own earlier draws and the device type.
+    def uniform(self, streams: Tensor, out: Tensor) -> None: ...
+    def normal(self, streams: Tensor, out: Tensor) -> None: ...
+    def permutations(self, streams: Tensor, out: Tensor) -> None: ...
+
+
+class Streams:
+    """Random numbers of several members. A member without a seed is an empty slot: it gets zeros.
+
+    A member's numbers depend only on its own seed and its own earlier draws, and are the same on all
+    devices. A draw begins with the next group of words (`sweepd.envs.core.philox`).
     """
 
     def __init__(self, members: int, device: torch.device | str = "cpu") -> None:
         self.members = members
         self.device = torch.device(device)
-        self._generators: list[torch.Generator | None] = [None] * members
+        # On the host; see `philox`.
+        self._streams = np.zeros((members, len(STREAM.kinds)), dtype=np.int64)
 
     def seed(self, member: int, seed: int | None) -> None:
-        """Restart the member's stream from a seed; None makes it an empty slot."""
-        if seed is None:
-            self._generators[member] = None
-            return
-        generator = torch.Generator(device=self.device)
-        generator.manual_seed(seed)
-        self._generators[member] = generator
+        """Restart the member's stream from a seed of 64 bits; None makes it an empty slot."""
+        key = 0 if seed is None else (seed + 2**63) % 2**64 - 2**63
+        self._streams[member] = key, 0, seed is not None
 
     def seeded(self, member: int) -> bool:
         """Whether the member has a stream."""
-        return self._generators[member] is not None
+        return bool(self._streams[member, 2])
 
-    def member_uniform(
-        self, member: int, *shape: int, dtype: torch.dtype = torch.float64
+    def uniform(
+        self,
+        steps: int,
+        n: int,
+        *,
+        dtype: torch.dtype | None = None,
+        members: slice = slice(None),
+        used: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return `shape` numbers in [0, 1) from one member's stream; zeros for an empty slot."""
-        generator = self._generators[member]
-        if generator is None:
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-        return torch.rand(shape, dtype=dtype, generator=generator, device=self.device)
+        """Return (steps, members, n) numbers in [0, 1).
 
-    def uniform(self, horizon: int, n: int) -> Tensor:
-        """Return (horizon, members * n) float32 in [0, 1): `n` columns per member, in order."""
-        return self._side_by_side(
-            (horizon, n), lambda g: torch.rand((horizon, n), generator=g, device=self.device)
-        )
+        Args:
+            steps: number of steps.
+            n: numbers of each member and step.
+            dtype: float32, float64, or None: float32 numbers, in torch's default type.
+            members: those that draw.
+            used: of each of them, how many of the steps it takes; None: all. The others must not be
+                used, since its next draw begins after those that it takes.
+        """
+        drawn = dtype or torch.float32
+        out = torch.empty(steps, self._count(members), n, dtype=drawn, device=self.device)
+        taken = [steps] * out.shape[1] if used is None else used
+        self._numbers().uniform(self._next(members, [n * own for own in taken], drawn), out)
+        return out.to(dtype or torch.get_default_dtype())
 
-    def normal(self, horizon: int, n: int, d: int) -> Tensor:
-        """Return (horizon, members * n, d) float32, standard normal: `n` rows per member."""
-        shape = (horizon, n, d)
-        return self._side_by_side(
-            shape, lambda g: torch.randn(shape, generator=g, device=self.device)
-        )
+    def normal(self, steps: int, n: int) -> Tensor:
+        """Return (steps, members, n) standard normal numbers: float32, in torch's default type."""
+        out = torch.empty(steps, self.members, n, dtype=torch.float32, device=self.device)
+        taken = [steps * n] * self.members
+        self._numbers().normal(self._next(slice(None), taken, out.dtype), out)
+        return out.to(torch.get_default_dtype())
 
     def permutations(self, k: int, size: int) -> Tensor:
         """Return (members, k, size) int64: `k` permutations of 0 … size-1 per member.
 
         Zeros for an empty slot.
         """
-        out = torch.zeros((self.members, k, size), dtype=torch.int64, device=self.device)
-        if self.device.type != "cpu":
-            return self._sorted_permutations(out)
-        for member, generator in enumerate(self._generators):
-            if generator is not None:
-                for row in out[member]:
-                    torch.randperm(size, generator=generator, out=row)
+        out = torch.empty(self.members, k, size, dtype=torch.int64, device=self.device)
+        taken = [k * size] * self.members
+        self._numbers().permutations(self._next(slice(None), taken, out.dtype), out)
         return out
 
-    def _sorted_permutations(self, keys: Tensor) -> Tensor:
-        """Return permutations as the order of random 63-bit keys: one sort for all members.
-
-        On a GPU, each call of `randperm` sorts too, in several launches. Two equal keys are
-        practically impossible, and keep their order.
-
-        Args:
-            keys: (members, k, size) zeros, overwritten.
-        """
-        for member, generator in enumerate(self._generators):
-            if generator is not None:
-                keys[member].random_(generator=generator)
-        order = keys.argsort(dim=-1, stable=True)
-        for member, generator in enumerate(self._generators):
-            if generator is None:
-                order[member] = 0
-        return order
+    def member_uniform(
+        self, member: int, *shape: int, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        """Return `shape` numbers in [0, 1) from one member's stream; zeros for an empty slot."""
+        own = slice(member, member + 1)
+        return self.uniform(1, math.prod(shape), dtype=dtype, members=own).view(shape)
 
     def state(self, member: int) -> Tensor:
-        """Return the member's generator state (uint8, CPU); empty for an empty slot."""
-        generator = self._generators[member]
-        return (
-            torch.empty(0, dtype=torch.uint8)
-            if generator is None
-            else generator.get_state().clone()
-        )
+        """Return the member's key and next group, (2,) int64; empty for an empty slot."""
+        return torch.from_numpy(self._streams[member, : 2 if self.seeded(member) else 0].copy())
 
     def set_state(self, member: int, state: Tensor) -> None:
-        """Restore a stream from the state of any slot."""
-        if state.numel() == 0:
-            self._generators[member] = None
-            return
-        generator = torch.Generator(device=self.device)
-        generator.set_state(state.cpu().contiguous())
-        self._generators[member] = generator
+        """Restore a stream from the state of any slot.
 
-    def _side_by_side(
-        self, shape: tuple[int, ...], draw: Callable[[torch.Generator], Tensor]
-    ) -> Tensor:
-        """Concatenate each member's draw of `shape` along the second dimension."""
-        # Each member draws into a tensor of its own, because the sequence of numbers depends on
-        # the memory layout that the generator fills.
-        parts = [
-            torch.zeros(shape, device=self.device) if generator is None else draw(generator)
-            for generator in self._generators
-        ]
-        return torch.cat(parts, dim=1)
+        Raises:
+            InputError: an earlier version of sweepd, with other random numbers, made the state.
+        """
+        if state.dtype != torch.int64 or state.numel() not in (0, 2):
+            raise InputError(
+                "The random numbers of a member are those of an earlier version of sweepd, which "
+                "this one cannot continue."
+            )
+        self._streams[member] = (*state.tolist(), 1) if state.numel() else 0
+
+    def _count(self, members: slice) -> int:
+        return len(range(self.members)[members])
+
+    def _next(self, members: slice, taken: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return the streams of a draw on the device, after which they go on behind it.
+
+        Args:
+            members: those that draw.
+            taken: how many numbers each of them takes.
+            dtype: of the numbers.
+        """
+        streams = self._streams[members]
+        drawn = torch.from_numpy(streams.copy())
+        streams[:, 1] += [philox.groups_of(count, dtype) for count in taken]
+        return upload(drawn, self.device)
+
+    def _numbers(self) -> _Numbers:
+        return RANDOM.library(self.device) or philox
 
 
 class NextNumbers:
@@ -161,15 +173,21 @@ class NextNumbers:
         self.turn = torch.zeros(rows, dtype=torch.int64, device=device)
         self._rounds = np.zeros(rows, dtype=np.int64)  # drawn, of each row
 
-    def put(self, rows: slice, numbers: Tensor) -> None:
-        """Give rows other numbers, (rounds, *shape, those rows), from the first one on."""
+    def put(self, rows: slice, numbers: Tensor, rounds: np.ndarray | None = None) -> None:
+        """Give rows other numbers, from the first one on.
+
+        Args:
+            rows: whose numbers.
+            numbers: (rounds, *shape, those rows).
+            rounds: how many of the rounds are each row's; None: all.
+        """
         missing = len(numbers) - len(self.pool)
         if missing > 0:
             more = self.pool.new_zeros(missing, *self.pool.shape[1:])
             self.pool = torch.cat([self.pool, more])
         self.pool[: len(numbers), ..., rows] = upload(numbers, self.pool.device)
         self.turn[rows] = 0
-        self._rounds[rows] = len(numbers)
+        self._rounds[rows] = len(numbers) if rounds is None else rounds
 
     def next(self) -> Tensor:
         """Return each row's next numbers, (*shape, rows); undefined where none are left."""

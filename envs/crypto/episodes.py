@@ -87,7 +87,7 @@ class Episodes:
         self._count()
         rows = self.rows(member)
         # Replaces starts drawn ahead: after a new seed they must come from the new stream.
-        self._draw(member, 1)
+        self._draw(slice(member, member + 1), [1])
         first = self.lengths[rows]
         if self.stagger:
             # ceil(length · j / rows) for j = 1 … rows.
@@ -107,9 +107,7 @@ class Episodes:
         ends = np.where(
             self._steps_left <= horizon, 1 + (horizon - self._steps_left) // self.lengths, 0
         )
-        for member, rounds in enumerate(ends.reshape(self.members, -1).max(axis=1)):
-            if rounds:
-                self._draw(member, int(rounds))
+        self._draw(slice(0, self.members), ends.reshape(self.members, -1).max(axis=1).tolist())
 
     def tick(self) -> bool:
         """Count a step and return whether any episode ends with it."""
@@ -137,7 +135,7 @@ class Episodes:
         for member in np.unique(
             np.flatnonzero(ended & (self._starts_left == 0)) // self.per_member
         ):
-            self._draw(int(member), 1)
+            self._draw(slice(member, member + 1), [1])
         self._steps_left[ended] = self.lengths[ended]
         return self._took(ended)
 
@@ -174,29 +172,45 @@ class Episodes:
         self._next_end = int(self._steps_left.min())
         return upload(torch.from_numpy(mask), self.device)
 
-    def _draw(self, member: int, rounds: int) -> None:
-        """Draw the next `rounds` starts of a member's rows, replacing those not used yet."""
-        rows = self.rows(member)
+    def _draw(self, members: slice, rounds: Sequence[int]) -> None:
+        """Draw the next starts of members' rows, replacing those not used yet.
+
+        Args:
+            members: whose rows.
+            rounds: how many starts each member's rows need.
+        """
+        most, n = max(rounds), self.per_member
+        uniform = self._streams.uniform(
+            most, n + 1, dtype=torch.float64, members=members, used=rounds
+        ).numpy()
+        bars = np.empty((most, len(rounds), n), dtype=np.int64)
+        for place, member in enumerate(range(members.start, members.stop)):
+            bars[:, place] = self._bars(member, uniform[:, place])
+        rows = slice(members.start * n, members.stop * n)
+        self._starts_left[rows] = of_rows = np.repeat(rounds, n)
+        self._starts.put(rows, torch.from_numpy(bars.reshape(most, len(of_rows))), of_rows)
+
+    def _bars(self, member: int, uniform: np.ndarray) -> np.ndarray:
+        """Return starting bars of a member's rows, (rounds, rows), given (rounds, rows + 1) numbers.
+
+        Stratified sampling: each row of a round draws from an equal part of the possible starts, and
+        one random rotation is applied to all. Each start is uniform, and rows of a round start at
+        different bars as far as there are enough.
+        """
+        n = self.per_member
         first, last = self._windows[member].T
         if self.fixed:
-            starts = first[None]
-        else:
-            # Stratified sampling: each row of a round draws from an equal part of the possible
-            # starts, and one random rotation is applied to all. Each start is uniform, and rows of
-            # a round start at different bars as far as there are enough.
-            n = self.per_member
-            uniform = self._streams.member_uniform(member, rounds, n + 1).numpy()
-            # Starts per window from which an episode ends within the window.
-            choices = last - first - self.lengths[rows.start] + 1
-            bounds = choices.cumsum()
-            edges = np.arange(n + 1) * bounds[-1] // n
-            place = edges[:-1] + (uniform[:, :n] * np.maximum(np.diff(edges), 1)).astype(np.int64)
-            chosen = (place + (uniform[:, n:] * bounds[-1]).astype(np.int64)) % bounds[-1]
-            # From the index among all possible starts to window and bar.
-            window = np.searchsorted(bounds, chosen, side="right")
-            starts = first[window] + chosen - (bounds - choices)[window]
-        self._starts.put(rows, torch.from_numpy(starts))
-        self._starts_left[rows] = rounds
+            return np.broadcast_to(first, (len(uniform), n))
+        # Starts per window from which an episode ends within the window.
+        choices = last - first - self.lengths[self.rows(member).start] + 1
+        bounds = choices.cumsum()
+        edges = np.arange(n + 1) * bounds[-1] // n
+        place = edges[:-1] + (uniform[:, :n] * np.maximum(np.diff(edges), 1)).astype(np.int64)
+        chosen = (place + (uniform[:, n:] * bounds[-1]).astype(np.int64)) % bounds[-1]
+        # From the index among all possible starts to window and bar.
+        window = np.searchsorted(bounds, chosen, side="right")
+        found: np.ndarray = first[window] + chosen - (bounds - choices)[window]
+        return found
 
 
 def windows_per_member(

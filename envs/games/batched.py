@@ -23,7 +23,6 @@ from sweepd.envs.games.opponents import ScriptedPlayer
 from sweepd.envs.native.memory import takes_floats
 from sweepd.envs.native.use import NativeLibrary
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.upload import upload
 
 
 class BatchedGame(BatchedRules):
@@ -120,7 +119,7 @@ class BatchedGame(BatchedRules):
 
     def _make_state(self) -> None:
         """Make streams and state, as yet without episodes."""
-        self._streams = Streams(self.num_members, "cpu" if self.draws_on_host else self.device)
+        self._streams = Streams(self.num_members, self.device)
         self._numbers = StepNumbers(
             self.num_members,
             self.games_per_member,
@@ -148,7 +147,8 @@ class BatchedGame(BatchedRules):
             shape = self.num_games, self.uniforms_per_start
             begun = self.start(torch.zeros(shape, dtype=torch.float64, device=self.device))
         else:
-            drawn = {name: torch.zeros_like(own) for name, own in self.draw_first(0).items()}
+            first = self.draw_first(slice(0, 1))
+            drawn = {name: torch.zeros_like(own) for name, own in first.items()}
             begun = self.start(self._split(self._numbers.alone(0, drawn))[0])
         for part, tensor in begun.items():
             if not tensor.shape or tensor.shape[self.axis] != self.num_games:
@@ -203,7 +203,8 @@ class BatchedGame(BatchedRules):
         numbers = self._none
         if numbers is None:
             self._numbers.discard(member)
-            numbers = self._split(self._numbers.alone(member, self.draw_first(member)))
+            first = self.draw_first(slice(member, member + 1))
+            numbers = self._split(self._numbers.alone(member, first))
         if self._starts:
             self._starts.renew(member)
         # `start` computes all games, of which only the member's are used.
@@ -226,15 +227,17 @@ class BatchedGame(BatchedRules):
         if self._none is None:
             self._numbers.draw(horizon)
 
-    def draw_steps(self, member: int, steps: int) -> Numbers:
-        """Draw what a member's games need in the next steps: (steps, ...) by name, see `_split`."""
+    def draw_steps(self, members: slice, steps: int) -> Numbers:
+        """Draw what members' games need in the next steps: (steps, ...) by name, see `_split`."""
         columns = sum(self._columns())
-        shape = steps, self.games_per_member, columns
-        return {"uniforms": upload(self._streams.member_uniform(member, *shape), self.device)}
+        drawn = self._streams.uniform(
+            steps, self.games_per_member * columns, dtype=torch.float64, members=members
+        )
+        return {"uniforms": drawn.view(steps, -1, columns)}
 
-    def draw_first(self, member: int) -> Numbers:
-        """Draw what a member's games need to begin at a reset, as `draw_steps` for one step."""
-        return self.draw_steps(member, 1)
+    def draw_first(self, members: slice) -> Numbers:
+        """Draw what members' games need to begin at a reset, as `draw_steps` for one step."""
+        return self.draw_steps(members, 1)
 
     def _columns(self) -> tuple[int, ...]:
         """Return the uniform numbers per game and step: for `start` and for `move`."""

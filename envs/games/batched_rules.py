@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.native.use import NativeLibrary
-from sweepd.envs.support.upload import upload
 
 State = dict[str, Tensor]
 
@@ -101,7 +101,6 @@ class BatchedRules(GameEnv):
         uniforms_per_move: Uniform random numbers that `move` gets per game.
         starts_ahead: Whether a game's next start is kept ready, and replaced after it was used, and
             not computed in every step. No episode may be shorter than `shortest_episode`.
-        draws_on_host: Whether random numbers come from the host, and so are the same on all devices.
         axis: Where the games are in the tensors of a state: the first axis (0) or the last one (-1).
         native_code: Compiled code for CPUs, and what makes of the library and the game a
             `NativeStep` in games with `starts_ahead`, else `Rules`. To the bit, its results are
@@ -124,7 +123,6 @@ class BatchedRules(GameEnv):
     uniforms_per_start = 1
     uniforms_per_move = 0
     starts_ahead = False
-    draws_on_host = False
     axis = 0
     numbers: dict[str, Tensor]
     state: State
@@ -218,11 +216,30 @@ class BatchedRules(GameEnv):
         """Return which episodes are truncated, (G,) bool, given those at their limit of steps."""
         return late & ~terminated
 
-    def draw_starts(self, member: int, rounds: int) -> Tensor:
-        """Draw what `start` gets: (rounds, uniforms_per_start, games of the member) float64."""
-        shape = rounds, self.uniforms_per_start, self.games_per_member
-        return upload(self._streams.member_uniform(member, *shape), self.device)
+    def draw_starts(self, members: slice, rounds: Sequence[int]) -> Tensor:
+        """Draw what `start` gets.
 
-    def games_of(self, member: int) -> slice:
-        """Return the games of a member."""
-        return slice(member * self.games_per_member, (member + 1) * self.games_per_member)
+        Args:
+            members: Those that draw.
+            rounds: How many starts each of them needs per game.
+
+        Returns:
+            (largest of `rounds`, uniforms_per_start, games of the members) float64; those beyond a
+            member's own rounds must not be used.
+        """
+        columns, most = self.uniforms_per_start, max(rounds)
+        drawn = self._streams.uniform(
+            columns * most,
+            self.games_per_member,
+            dtype=torch.float64,
+            members=members,
+            used=[columns * own for own in rounds],
+        )
+        return drawn.view(most, columns, -1)
+
+    def games_of(self, members: int | slice) -> slice:
+        """Return the games of a member, or of several."""
+        first, last = (
+            (members, members + 1) if isinstance(members, int) else (members.start, members.stop)
+        )
+        return slice(first * self.games_per_member, last * self.games_per_member)

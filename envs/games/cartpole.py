@@ -7,6 +7,7 @@ there, so that whole episodes agree; only the rounding of single operations diff
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +53,7 @@ class CartPole(BatchedGame):
 
     env_name = "sweepd/CartPole-v1"
     state_dim, action_dim, if_discrete = 4, 2, True
-    uniforms_per_start, starts_ahead, draws_on_host = 4, True, True
+    uniforms_per_start, starts_ahead = 4, True
     native_code = STEP, CartPoleStep.of
 
     def numeric(self, params: CartPoleParams) -> dict[str, float]:
@@ -91,10 +92,10 @@ class CartPole(BatchedGame):
             steps += 1
         return steps
 
-    def draw_starts(self, member: int, rounds: int) -> Tensor:
+    def draw_starts(self, members: slice, rounds: Sequence[int]) -> Tensor:
         """See `BatchedRules.draw_starts`."""
-        reach = self.numbers["start_range"][self.games_of(member)]
-        return (2.0 * super().draw_starts(member, rounds) - 1.0) * reach
+        reach = self.numbers["start_range"][self.games_of(members)]
+        return (2.0 * super().draw_starts(members, rounds) - 1.0) * reach
 
     def start(self, uniforms: Tensor) -> State:
         """See `BatchedRules.start`."""

@@ -28,7 +28,7 @@ class StepNumbers:
         self,
         members: int,
         games_per_member: int,
-        draw: Callable[[int, int], Numbers],
+        draw: Callable[[slice, int], Numbers],
         device: torch.device,
         *,
         axis: int = 0,
@@ -39,15 +39,15 @@ class StepNumbers:
         Args:
             members: Number of members.
             games_per_member: Games of each.
-            draw: Returns what a member's games need in the next steps, given member and number of
-                steps: (steps, ...) by name.
+            draw: Returns what the games of some members need in the next steps, given members and
+                number of steps: (steps, ...) by name.
             device: Device of the numbers.
             axis: Where the games are in a step's numbers: the first axis (0) or the last one (-1).
             ahead: Steps that are drawn at once if `draw` was not called.
         """
         self.buffers: Numbers = {}
         self._members, self._each = members, games_per_member
-        self._of_member, self._device, self._ahead = draw, device, ahead
+        self._of_members, self._device, self._ahead = draw, device, ahead
         self._axis = 1 if axis == 0 else -1  # of the buffers
         self._at = 0  # index of the next step
         self._until = 0  # steps until some member's numbers are used up
@@ -56,15 +56,16 @@ class StepNumbers:
     def draw(self, steps: int) -> None:
         """Draw the numbers of the next steps, in place of those that are left."""
         self._at = self._until = 0
-        for member in range(self._members):
-            self._put(member, self._of_member(member, steps), steps)
+        every = slice(0, self._members)
+        self._put(every, self._of_members(every, steps), steps)
 
     def next(self) -> Numbers:
         """Return the numbers of the next step."""
         if not self._until:
             self._compact()
             for member in np.flatnonzero(self._drawn == 0).tolist():
-                self._put(member, self._of_member(member, self._ahead), self._ahead)
+                own = slice(member, member + 1)
+                self._put(own, self._of_members(own, self._ahead), self._ahead)
             self._until = int(self._drawn.min())
         at = self._at
         self._at += 1
@@ -80,15 +81,15 @@ class StepNumbers:
         """Return a member's numbers of one step, (1, ...), beside zeros in the games of others."""
         beside = {name: self._room(1, own) for name, own in numbers.items()}
         for name, own in numbers.items():
-            self._part(beside[name], member).copy_(own)
+            self._part(beside[name], slice(member, member + 1)).copy_(own)
         return {name: room[0] for name, room in beside.items()}
 
     def state(self, member: int) -> Numbers:
         """Return what is left of a member, as a flat dict of tensors."""
         self._compact()
-        drawn = int(self._drawn[member])
+        drawn, games = int(self._drawn[member]), slice(member, member + 1)
         left = {
-            f"ahead_{name}": self._part(buffer[:drawn], member)
+            f"ahead_{name}": self._part(buffer[:drawn], games)
             for name, buffer in self.buffers.items()
             if drawn
         }
@@ -103,10 +104,10 @@ class StepNumbers:
             for name, own in state.items()
             if name.startswith(begins)
         }
-        self._put(member, left, int(state["ahead"]))
+        self._put(slice(member, member + 1), left, int(state["ahead"]))
 
-    def _put(self, member: int, numbers: Numbers, steps: int) -> None:
-        """Replace a member's numbers, from index 0 on."""
+    def _put(self, members: slice, numbers: Numbers, steps: int) -> None:
+        """Replace the numbers of some members, from index 0 on."""
         for name, own in numbers.items():
             buffer = self.buffers.get(name)
             if buffer is None or len(buffer) < steps:
@@ -114,10 +115,10 @@ class StepNumbers:
                 if buffer is not None:
                     room[: len(buffer)] = buffer
                 buffer = self.buffers[name] = room
-            self._part(buffer[:steps], member).copy_(own)
+            self._part(buffer[:steps], members).copy_(own)
         for name in self.buffers.keys() - numbers.keys():
-            self._part(self.buffers[name], member).zero_()
-        self._drawn[member] = steps
+            self._part(self.buffers[name], members).zero_()
+        self._drawn[members] = steps
         self._until = 0
 
     def _compact(self) -> None:
@@ -136,8 +137,9 @@ class StepNumbers:
         shape[self._axis] = self._members * self._each
         return like.new_zeros(shape)
 
-    def _part(self, tensor: Tensor, member: int) -> Tensor:
-        return tensor.narrow(self._axis, member * self._each, self._each)
+    def _part(self, tensor: Tensor, members: slice) -> Tensor:
+        count = members.stop - members.start
+        return tensor.narrow(self._axis, members.start * self._each, count * self._each)
 
 
 class StartsAhead:
@@ -159,6 +161,7 @@ class StartsAhead:
         self.numbers = NextNumbers(columns, rows=games, device=game.device)
         # Steps for which each member's numbers suffice, counted from the last refill.
         self._drawn = np.zeros(game.num_members, dtype=np.int64)
+        self._every = slice(0, game.num_members)
         # Steps since the last refill, and until the next refill or draw.
         self._since = self._until = 0
 
@@ -167,7 +170,7 @@ class StartsAhead:
         if not self._until:
             self.refill()
             for member in np.flatnonzero(self._drawn == 0).tolist():
-                self._draw(member, _AHEAD)
+                self._draw(slice(member, member + 1), _AHEAD)
             self._until = min(self._game.bootstrap_interval, int(self._drawn.min()))
         self._until -= 1
         self._since += 1
@@ -175,8 +178,7 @@ class StartsAhead:
     def draw(self, steps: int) -> None:
         """Draw the numbers of the starts in the next steps."""
         self.refill()
-        for member in range(len(self._drawn)):
-            self._draw(member, steps)
+        self._draw(self._every, steps)
 
     def refill(self) -> None:
         """Replace the starts that were used since the last call: of games with a younger episode."""
@@ -196,7 +198,7 @@ class StartsAhead:
         self.refill()
         own = self._game.games_of(member)
         numbers = torch.zeros_like(self.numbers.pool[0])
-        numbers[:, own] = self._game.draw_starts(member, 1)[0]
+        numbers[:, own] = self._game.draw_starts(slice(member, member + 1), [1])[0]
         games = torch.zeros(numbers.shape[1], dtype=torch.bool, device=numbers.device)
         games[own] = True
         self._replace(games, numbers)
@@ -212,11 +214,12 @@ class StartsAhead:
         self.numbers.set_state(self._game.games_of(member), state)
         self._drawn[member] = int(state["drawn"])
 
-    def _draw(self, member: int, steps: int) -> None:
-        rounds = -(-steps // self._game.shortest[member])
-        own = self._game.games_of(member)
-        self.numbers.put(own, self._game.draw_starts(member, rounds))
-        self._drawn[member] = steps
+    def _draw(self, members: slice, steps: int) -> None:
+        rounds = [-(-steps // shortest) for shortest in self._game.shortest[members]]
+        numbers = self._game.draw_starts(members, rounds)
+        of_games = np.repeat(rounds, self._game.games_per_member)
+        self.numbers.put(self._game.games_of(members), numbers, of_games)
+        self._drawn[members] = steps
 
     def _replace(self, games: Tensor, numbers: Tensor) -> None:
         """Replace the starts of some games, (G,) bool, by those of numbers (columns, G)."""

@@ -15,6 +15,7 @@ import torch
 from sweepd.agents.algorithms.elegantrl_kinds import install_elegantrl
 from sweepd.agents.algorithms.identity import processor_kind, prove
 from sweepd.agents.native.choice import KERNELS
+from sweepd.envs.core.native import RANDOM
 from sweepd.envs.core.sizing import available_memory, cpu_count
 from sweepd.envs.crypto.native.choice import STEP as CRYPTO
 from sweepd.envs.games.bucket_brigade.native import STEP as BUCKET_BRIGADE
@@ -32,7 +33,7 @@ from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 
 GIB = 2**30
-NATIVE = (KERNELS, CRYPTO, CARTPOLE, CARD_DUEL, HOCKEY, BUCKET_BRIGADE)
+NATIVE = (KERNELS, RANDOM, CRYPTO, CARTPOLE, CARD_DUEL, HOCKEY, BUCKET_BRIGADE)
 VERSIONS = ("optuna", "numpy", "pandas", "sqlalchemy", "TA-Lib", "gymnasium", "safetensors")
 # Optional packages: (package, its extra, what it is for).
 EXTRAS = (

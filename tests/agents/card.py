@@ -34,7 +34,6 @@ from sweepd.agents.algorithms import fused_loss
 from sweepd.agents.engine import graphs
 from sweepd.agents.networks import fused_sample, optimizer
 from sweepd.agents.networks.gpu_kernels import NAMES, GpuKernels, Launch
-from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import VecEnv
 from tests.agents.toy_env import ToyEnv
 from tests.envs.games.toys import Nim
@@ -208,7 +207,6 @@ def card(env: Any, *, fused: bool = True) -> Iterator[None]:
     """
     default = DEVICE if isinstance(env, ToyEnv | Nim) else torch.device("cpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Streams, "seed", _seed)
         kernels = counted_kernels()
         patch.setattr(fused_loss, "agrees", lambda *_: True)  # reads values, once per process
         patch.setattr(graphs, "changed", lambda *_: True)  # likewise, once per recording
@@ -244,7 +242,6 @@ def made_there(make: Callable[[], VecEnv], *, names_device: bool = False) -> Any
     """
     default = "cpu" if names_device else DEVICE
     with pytest.MonkeyPatch.context() as patch, torch.device(default):
-        patch.setattr(Streams, "seed", _seed)
         # Checks of a game's rules read values, once, when the environment is made.
         patch.setattr("sweepd.envs.games.tensor_game.check_rules", lambda *_: None)
         env: Any = make()
@@ -264,8 +261,3 @@ def _there(method: Callable[..., Any], default: torch.device) -> Callable[..., A
             _in_env.reset(before)
 
     return call
-
-
-def _seed(streams: Streams, member: int, seed: int | None) -> None:
-    """Seed a generator of the CPU; there is none of the meta device, which accepts it."""
-    streams._generators[member] = None if seed is None else torch.Generator().manual_seed(seed)

@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = (
     "tests/agents/native",
+    "tests/envs/core/test_streams.py",
     "tests/envs/test_native_steps.py",
     "tests/envs/crypto/test_native_step.py",
     "tests/envs/games/test_native_cartpole.py",

@@ -12,7 +12,6 @@ import torch
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.engine.program import Program
 from sweepd.agents.networks.optimizer import Adam
-from sweepd.envs.core.streams import Streams
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.market import make_market
@@ -100,7 +99,7 @@ def test_ppo_trains_and_acts_on_a_card(name: str) -> None:
             ppo.train(env, 1)
         assert seen.total
         # Constants of a rollout may be copied to the device, but nothing in a step.
-        assert seen.uploads <= 8
+        assert seen.uploads <= 16  # the state of the streams, for each draw; rates
         act, obs = ppo.act_fn(), env.reset()
         legal = env.action_mask if env.spec.masked else None
         with torch.device(DEVICE):
@@ -209,7 +208,7 @@ def test_off_policy_programs_train_in_environments_on_a_card(make: Callable[[], 
         program.train(env, 3)
         with Card() as seen:
             program.train(env, 1)
-        assert seen.uploads <= 12
+        assert seen.uploads <= 16
         assert not seen.waits
         play(env, program.act_fn(), 2)
 
@@ -222,7 +221,7 @@ def test_off_policy_programs_train_and_act_on_a_card(kind: type[ToyEnv]) -> None
         program.train(env, 3)
         with Card() as seen:
             program.train(env, 1)
-        assert seen.uploads <= 8
+        assert seen.uploads <= 16  # the state of the streams, for each draw; rates
         act, obs = program.act_fn(), env.reset()
         with Card() as acting:
             assert act(obs).device == DEVICE
@@ -367,19 +366,3 @@ def test_adam_over_all_networks_equals_the_fused_kernel_per_network(scale: float
         torch.testing.assert_close(one[4][0], other[4][0], rtol=1e-5, atol=1e-7 * scale**2)
     assert torch.equal(fused.step, together.step)
     assert torch.equal(together._flat[:, 3], flat[:, 3])  # never active, and its gradient is NaN
-
-
-def test_permutations_by_sorting_depend_on_the_members_own_stream() -> None:
-    orders = []
-    for slots in ((0, 1, 3), (3, 0, 2)):  # the member with seed 7 is in slot 0, then in slot 3
-        streams = Streams(4)
-        for seed, slot in zip((7, 8, 9), slots, strict=True):
-            streams.seed(slot, seed)
-        found = streams._sorted_permutations(torch.zeros(4, 3, 100, dtype=torch.int64))
-        empty = ({0, 1, 2, 3} - set(slots)).pop()
-        assert not found[empty].any()
-        full = found[list(slots)]
-        assert torch.equal(full.sort(-1).values, torch.arange(100).expand(3, 3, 100))
-        assert len({tuple(row.tolist()) for row in full.flatten(0, 1)}) == 9
-        orders.append(full[0])
-    assert torch.equal(*orders)

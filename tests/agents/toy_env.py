@@ -72,7 +72,7 @@ class ToyEnv(VecEnv):
                     member, derive_seed(seed, member) if isinstance(seed, int) else seed[member]
                 )
         self._s = torch.tanh(
-            self.streams.normal(1, self.envs_per_member, self.targets).view(self.num_envs, -1)
+            self.streams.normal(1, self.envs_per_member * self.targets).view(self.num_envs, -1)
         )
         self._age = torch.zeros(self.num_envs)
         self._faults.zero_()
@@ -80,7 +80,7 @@ class ToyEnv(VecEnv):
         return self._observe()
 
     def draw(self, horizon: int) -> None:
-        self._noise = self.streams.normal(horizon, self.envs_per_member, self.targets).view(
+        self._noise = self.streams.normal(horizon, self.envs_per_member * self.targets).view(
             horizon, self.num_envs, -1
         )
         self._at = 0

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from sweepd.envs.core import native as random_numbers
+from sweepd.envs.core.native import RANDOM
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.native import choice, self_test, step
@@ -106,10 +108,17 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [step.SOURCE, cartpole.SOURCE, card_duel.SOURCE, hockey.SOURCE, bucket_brigade.SOURCE],
+    [
+        random_numbers.SOURCE,
+        step.SOURCE,
+        cartpole.SOURCE,
+        card_duel.SOURCE,
+        hockey.SOURCE,
+        bucket_brigade.SOURCE,
+    ],
     ids=lambda path: path.stem,
 )
-def test_steps_compile_without_warnings(source: Path, tmp_path: Path) -> None:
+def test_native_code_compiles_without_warnings(source: Path, tmp_path: Path) -> None:
     flags = [flag for flag in (*build.FLAGS, *build.vector_flags()) if flag != "-w"]
     # GCC's own AVX-512 header has a false positive of -Wmaybe-uninitialized.
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-Wno-maybe-uninitialized", "-O1"]
@@ -199,6 +208,7 @@ def test_other_devices_use_torch() -> None:
 def test_the_digests_see_a_changed_step(tmp_path: Path) -> None:
     """One operation that rounds differently, or one comparison."""
     changes: list[tuple[NativeLibrary, Path, str, str, str]] = [
+        (RANDOM, random_numbers.SOURCE, "numbers.h", "only >> 8", "only << 1 >> 9"),
         (choice.STEP, step.SOURCE, "orders.h", "buy / open * buy_rate", "buy * buy_rate / open"),
         (
             cartpole.STEP,
@@ -236,7 +246,8 @@ def test_bits_do_not_depend_on_the_width_of_vectors() -> None:
         "from sweepd.envs.games.card_duel.native import STEP as three\n"
         "from sweepd.envs.games.hockey.native import STEP as four\n"
         "from sweepd.envs.games.bucket_brigade.native import STEP as five\n"
-        "for step in (one, two, three, four, five):\n    step.checked()"
+        "from sweepd.envs.core.native import RANDOM as six\n"
+        "for one in (one, two, three, four, five, six):\n    one.checked()"
     )
     environment = os.environ | {"ATEN_CPU_CAPABILITY": "avx2"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
@@ -260,6 +271,7 @@ def test_a_forked_process_has_threads_of_its_own(name: str) -> None:
 
 
 def test_digests_are_of_these_libraries() -> None:
+    assert random_numbers.digest(RANDOM.checked()) == random_numbers.DIGEST
     assert self_test.digest(choice.STEP.checked()) == self_test.DIGEST
     assert cartpole.digest(cartpole.STEP.checked()) == cartpole.DIGEST
     assert card_duel.digest(card_duel.STEP.checked()) == card_duel.DIGEST

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,6 +32,15 @@ def draw_events(
     # Games last at least `shortest_game` nights, so at most one begins in that many nights.
     starts = draw_starts(params, -(-nights // params.shortest_game), uniform)
     return drawn | {"starts": starts.repeat_interleave(params.shortest_game, 0)[:nights]}
+
+
+def side_by_side(members: Sequence[Numbers]) -> Numbers:
+    """Return the numbers of several members, (nights, ..., their games); zeros for missing names."""
+    names = {name: own for numbers in members for name, own in numbers.items()}
+    return {
+        name: torch.cat([numbers.get(name, torch.zeros_like(like)) for numbers in members], -1)
+        for name, like in names.items()
+    }
 
 
 def draw_starts(params: BucketParams, rounds: int, uniform: Uniform) -> Tensor:

@@ -18,7 +18,13 @@ from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import on_cpu
 from sweepd.envs.games.batched import BatchedGame
 from sweepd.envs.games.batched_rules import State
-from sweepd.envs.games.bucket_brigade.events import Uniform, draw_events, draw_starts, evaluate
+from sweepd.envs.games.bucket_brigade.events import (
+    Uniform,
+    draw_events,
+    draw_starts,
+    evaluate,
+    side_by_side,
+)
 from sweepd.envs.games.bucket_brigade.native import STEP, NativeBrigade
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
 from sweepd.envs.games.bucket_brigade.rules import NightEvents, Rules
@@ -45,7 +51,7 @@ class BucketBrigade(BatchedGame):
 
     env_name = "sweepd/BucketBrigade-v0"
     if_discrete = True
-    draws_on_host, axis = True, -1
+    axis = -1
     _steps_ahead = 64
     native_code = STEP, NativeBrigade.of
     native_rules: NativeBrigade | None = None
@@ -148,21 +154,29 @@ class BucketBrigade(BatchedGame):
         """See `BatchedRules.shortest_episode`."""
         return params.shortest_game
 
-    def draw_steps(self, member: int, steps: int) -> Numbers:
+    def draw_steps(self, members: slice, steps: int) -> Numbers:
         """See `BatchedGame.draw_steps`."""
-        native, uniform = self.native_rules, self._uniform_of(member)
+        native, each = self.native_rules, self.games_per_member
         by = evaluate if native is None else native.evaluate
-        return draw_events(self._params[member], steps, self.games_per_member, uniform, by)
+        return side_by_side(
+            [
+                draw_events(self._params[member], steps, each, self._uniform_of(member), by)
+                for member in range(members.start, members.stop)
+            ]
+        )
 
-    def draw_first(self, member: int) -> Numbers:
+    def draw_first(self, members: slice) -> Numbers:
         """See `BatchedGame.draw_first`."""
-        return {"starts": draw_starts(self._params[member], 1, self._uniform_of(member))}
+        starts = [
+            {"starts": draw_starts(self._params[member], 1, self._uniform_of(member))}
+            for member in range(members.start, members.stop)
+        ]
+        return side_by_side(starts)
 
     def _uniform_of(self, member: int) -> Uniform:
         def uniform(nights: int) -> Tensor:
             shape = nights, self.num_houses, self.games_per_member
-            drawn = self._streams.member_uniform(member, *shape, dtype=torch.float32)
-            return upload(drawn, self.device)
+            return self._streams.member_uniform(member, *shape, dtype=torch.float32)
 
         return uniform
 

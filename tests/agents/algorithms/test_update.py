@@ -265,7 +265,7 @@ CHANGES: dict[str, Any] = {
     "initial_log_std": -0.3,
     "value_coef": 1.5,
     "max_grad_norm": 0.05,
-    "target_kl": 1e-4,
+    "target_kl": 1e-6,
     "adam_eps": 1e-3,
     "weight_decay": 0.1,
     "lr_schedule": "linear",

@@ -212,12 +212,13 @@ def assert_close_updates(before: PPO, ours: PPO, theirs: PPO) -> None:
     assert theirs._native is None
     assert torch.equal(ours.optimizer.step, theirs.optimizer.step)
     start_flat = before.population.flat
-    for found, wanted in (
-        (ours.population.flat - start_flat, theirs.population.flat - start_flat),
-        (ours.optimizer.m, theirs.optimizer.m),
-        (ours.optimizer.v, theirs.optimizer.v),
+    # Adam divides small gradients by their size, and so their rounding.
+    for found, wanted, most in (
+        (ours.population.flat - start_flat, theirs.population.flat - start_flat, 1e-4),
+        (ours.optimizer.m, theirs.optimizer.m, 1e-5),
+        (ours.optimizer.v, theirs.optimizer.v, 1e-5),
     ):
-        assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+        assert float((found - wanted).norm() / wanted.norm()) < most
 
 
 def assert_close_stats(stats: RolloutStats, right: RolloutStats) -> None:
@@ -537,29 +538,30 @@ CPU = torch.device("cpu")
 
 def test_a_new_study_records_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for algorithm in ("ppo", "sac", "d3qn"):
-        assert chosen(algorithm, "fp32", CPU, recurrent=False) == f"native {FEED_FORWARD}, torch 2"
-    name = f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 2"
+        assert chosen(algorithm, "fp32", CPU, recurrent=False) == f"native {FEED_FORWARD}, torch 3"
+    name = f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 3"
     assert chosen("ppo", "fp32", CPU, recurrent=True) == name
-    assert chosen("elegantrl:sac", "fp32", CPU, recurrent=False) == "torch 2"
-    assert chosen("ppo", "bf16", CPU, recurrent=True) == "torch 2"
+    assert chosen("elegantrl:sac", "fp32", CPU, recurrent=False) == "torch 3"
+    assert chosen("ppo", "bf16", CPU, recurrent=True) == "torch 3"
     monkeypatch.setenv(VARIABLE, "torch")
-    assert chosen("ppo", "fp32", CPU, recurrent=False) == "torch 2"
+    assert chosen("ppo", "fp32", CPU, recurrent=False) == "torch 3"
 
 
 def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    require(f"native {FEED_FORWARD}, torch 2", recurrent=False)
-    require(f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 2", recurrent=True)
+    require(f"native {FEED_FORWARD}, torch 3", recurrent=False)
+    require(f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 3", recurrent=True)
     assert trained(ToyEnv, 0)[0]._native is not None
     monkeypatch.setenv(VARIABLE, "")  # so that it is restored
-    require("torch 2", recurrent=False)
+    require("torch 3", recurrent=False)
     assert trained(ToyEnv, 0)[0]._native is None
 
 
 def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = f"native {FEED_FORWARD}, torch 2"
-    # The last two are of images with other bits.
-    for other in ("native of before, torch 2", f"native {FEED_FORWARD}", "torch"):
+    recorded = f"native {FEED_FORWARD}, torch 3"
+    # Of the last three, torch's bits or the random numbers are others.
+    same = f"native {FEED_FORWARD}"
+    for other in ("native of before, torch 3", f"{same}, torch 2", same, "torch 2"):
         with pytest.raises(InputError, match=f"'{other}', and this version .*'{recorded}'"):
             require(other, recurrent=False)
     # torch trained the recurrent networks of such a study.

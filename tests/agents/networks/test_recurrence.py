@@ -46,10 +46,10 @@ def test_only_recurrent_networks_solve_a_memory_task(
     }
     ppo = PPO(Shape.for_env(env, recurrent=recurrent, **sizes))
     ppo.add_member(
-        0, PPOParams(learning_rate=2e-2, entropy_coef=0.005), 0, 6, env.state_avg, env.state_std
+        0, PPOParams(learning_rate=2e-2, entropy_coef=0.005), 0, 10, env.state_avg, env.state_std
     )
     ppo.begin(env.reset([1]))
-    ppo.train(env, 6)
+    ppo.train(env, 10)
     assert least <= float(score(env, ppo.act_fn())) <= most
 
 

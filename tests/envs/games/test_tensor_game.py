@@ -159,9 +159,9 @@ def test_starts_ahead_in_turns_do_not_repeat(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Kuhn, "starts_ahead", True)
     env = Kuhn(Kuhn.game().params(), 4)
     env.reset(1)
-    env.draw(64)
+    env.draw(160)
     dealt = [env.state["cards"].clone()]
-    for _ in range(64):
+    for _ in range(160):
         before = {name: own.clone() for name, own in env.state.items()}
         env.step(torch.zeros(4, dtype=torch.int64))
         dealt.append(env.state["cards"].clone())
