@@ -16,8 +16,9 @@ from torch import Tensor
 
 from sweepd.agents.engine.population import Population
 from sweepd.agents.networks.distributions import Categorical, Gaussian, distribution_of
-from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
+from sweepd.agents.networks.gpu_kernels import kernels_for
 from sweepd.agents.networks.shape import SHARED, Shape
+from sweepd.envs.native.gpu import GpuKernels
 
 
 class Loss(NamedTuple):

@@ -86,7 +86,10 @@ class Actors:
             memory = Memory(
                 states.get(rows, self.net.flat.new_zeros(shape.slots, rows, self.net.spec.memory))
             )
-        output, after = self._run(self.net.normalised(obs.view(shape.slots, rows, -1)), memory)
+        x = obs.view(shape.slots, rows, -1)
+        if x.dtype != torch.uint8:
+            x = self.net.normalised(x)
+        output, after = self._run(x, memory)
         if after is not None:
             states[rows] = after
         distribution = self._distribution(shape, output, self.net.weights)

@@ -243,7 +243,7 @@ class Rollout:
     def _replayable_step(self, env: VecEnv, static: Static) -> None:
         """Make a planned step. It reads nothing on the host that differs between replays."""
         actions = static.actions
-        self._output, _ = self._actor(self.population.inputs(static.obs))
+        self._output, _ = self._actor(static.obs)
         if self._fused_sample is not None:
             log_std = self.population.actor.weights.get("action_std_log")
             of_step = static.noises, static.step, actions
@@ -275,7 +275,7 @@ class Rollout:
 
     def _act(self, step: int) -> None:
         """Run the actors on the observations before a step; recurrent critics as well."""
-        shape, obs = self.shape, self.population.inputs(self.transitions.obs[:, step])
+        shape, obs = self.shape, self.transitions.obs[:, step]
         if not shape.recurrent:
             self._output, _ = self._actor(obs)
             return
@@ -423,16 +423,16 @@ class Rollout:
         return self.raw[:, :-1].flatten(1, 2), present
 
     def _value_of(self, obs: Tensor) -> Tensor:
-        """Return (G, rows), values of normalised observations; of recurrent critics, at ends."""
+        """Return (G, rows), values of stored observations; of recurrent critics, at ends."""
         memory = Memory(self._ending) if self.shape.recurrent else None
-        output, _ = self._critic(self.population.inputs(obs), memory)
+        output, _ = self._critic(obs, memory)
         return self.population.critic.value(output).squeeze(-1)
 
     def _normalise(self, obs: Tensor, out: Tensor) -> None:
         """Write (obs - mean) / std of (G * num_envs, obs_dim) into (G, num_envs, obs_dim) `out`.
 
-        With a running scale, they are clipped. uint8 observations are copied as they are
-        (`Population.inputs` normalises them).
+        With a running scale, they are clipped. uint8 observations are copied as they are;
+        networks normalise them.
         """
         if out.dtype == torch.uint8:
             out.copy_(obs.view(out.shape))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel
-from sweepd.agents.native.self_test import DIGEST, FEED_FORWARD, RECURRENT, digest
+from sweepd.agents.native.self_test import DIGEST, FEED_FORWARD, IMAGES, RECURRENT, digest
 from sweepd.agents.networks.activation import NATIVE
 from sweepd.agents.networks.net import Net, Pair
 from sweepd.agents.networks.recurrence import Memory
@@ -25,7 +25,7 @@ from sweepd.envs.support.errors import InputError
 _ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = c_constant(SOURCE, "DEEPEST")  # hidden layers
 # What a study records. The number changes with the bits of what torch trains (without native kernels
-# everything, with them images), and with the random numbers of all.
+# everything, with them networks that they do not have), and with the random numbers of all.
 _TORCH = f"{TORCH} 3"
 KERNELS = NativeLibrary(
     "training",
@@ -40,20 +40,21 @@ KERNELS = NativeLibrary(
 def kernels(shape: Shape, device: torch.device) -> Kernels | None:
     """Return the kernels for programs of this shape; None where torch does the work.
 
-    They are for all networks but those of images, on CPUs in full float32 precision, on machines
-    where they can be compiled.
+    They are for networks with the activations and depths that they have, on CPUs in full float32
+    precision, on machines where they can be compiled.
     """
     supported = (
         torch.get_default_dtype() == torch.float32
         and torch.get_float32_matmul_precision() == "highest"
         and shape.activation in NATIVE
-        and shape.image_shape is None
         and shape.net_depth <= _DEEPEST
     )
     return KERNELS.library(device) if supported else None
 
 
-def chosen(algorithm: str, precision: str, device: torch.device, *, recurrent: bool) -> str:
+def chosen(
+    algorithm: str, precision: str, device: torch.device, *, recurrent: bool, images: bool
+) -> str:
     """Return which kernels train a new study here: "torch 3", or also "native" with digests.
 
     Args:
@@ -61,29 +62,36 @@ def chosen(algorithm: str, precision: str, device: torch.device, *, recurrent: b
         precision: the study's.
         device: where it trains.
         recurrent: whether some of its networks have a recurrent layer.
+        images: whether they read images.
     """
     uses = algorithm in _ALGORITHMS and precision == "fp32"
-    return _native(recurrent) if uses and KERNELS.library(device) is not None else _TORCH
+    here = uses and KERNELS.library(device) is not None
+    return _native(recurrent, images) if here else _TORCH
 
 
-def _native(recurrent: bool) -> str:
-    digests = f"{FEED_FORWARD}, recurrent {RECURRENT}" if recurrent else FEED_FORWARD
-    return f"native {digests}, {_TORCH}"
+def _native(recurrent: bool, images: bool) -> str:
+    digests = [FEED_FORWARD]
+    if recurrent:
+        digests.append(f"recurrent {RECURRENT}")
+    if images:
+        digests.append(f"images {IMAGES}")
+    return f"native {', '.join(digests)}, {_TORCH}"
 
 
-def require(recorded: str, *, recurrent: bool) -> None:
+def require(recorded: str, *, recurrent: bool, images: bool) -> None:
     """Make this process train with the kernels that a study was created with.
 
     Args:
         recorded: as `chosen` returned it. torch's are set for the whole process and its children.
         recurrent: as of `chosen`.
+        images: likewise.
 
     Raises:
         InputError: they are not here. (There is no fallback: other kernels round differently.)
     """
     if recorded == _TORCH:
         os.environ[VARIABLE] = TORCH
-    elif why := _why_not(recorded, _native(recurrent)):
+    elif why := _why_not(recorded, _native(recurrent, images)):
         raise InputError(f"The study trains with the kernels {recorded!r}, and {why}.")
 
 
@@ -115,7 +123,14 @@ class Evaluator:
         self.native = None if found is None else NetKernel(found, net)
 
     def __call__(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return what `Net.forward` does, without gradients."""
+        """Return what `Net.forward` does, without gradients.
+
+        Args:
+            x: (N, rows, columns), normalised, or bytes as environments give them.
+            memory: of recurrent networks.
+        """
+        if x.dtype == torch.uint8 and not (self.native and self.native.reads_bytes):
+            x = self.net.normalised(x)
         return (self.native or self.net.forward)(x, memory)
 
 
@@ -135,6 +150,8 @@ class PairEvaluator:
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
         """Return what `Pair.forward` does, without gradients."""
         if self._evaluators[0].native is None:
+            if x.dtype == torch.uint8:
+                x = self._pair.nets[1].normalised(x)
             return self._pair.forward(x, memories)
         (output, actor), (value, critic) = (
             run(x, memory) for run, memory in zip(self._evaluators, memories, strict=True)

@@ -35,8 +35,8 @@ from sweepd.envs.native import threads
 from sweepd.envs.native.structs import CStruct, c_struct
 
 SOURCE = Path(__file__).with_name("src") / "kernels.cpp"
-_Items, _Entities, _Outputs, _Update = (
-    c_struct(SOURCE, name) for name in ("Items", "Entities", "Outputs", "Update")
+_Items, _Entities, _Images, _Outputs, _Update = (
+    c_struct(SOURCE, name) for name in ("Items", "Entities", "Images", "Outputs", "Update")
 )
 _Numbers, _Stats = c_struct(SOURCE, "PPONumbers"), c_struct(SOURCE, "PPOStats")
 _Adam = c_struct(SOURCE, "AdamNumbers")
@@ -46,7 +46,8 @@ def places(spec: NetSpec, parts: Sequence[Part] | None = None) -> Tensor:
     """Return where the parts of a network are, in floats from its beginning.
 
     In the order of `exchange` in network.h: weights and biases of the hidden layers, weight and
-    bias of each head, log_std (-1 if there is none), items …, entities …, cell …, chain ….
+    bias of each head, log_std (-1 if there is none), items …, entities …, filters …, their
+    biases …, cell …, chain ….
 
     Args:
         spec: the network.
@@ -58,7 +59,7 @@ def places(spec: NetSpec, parts: Sequence[Part] | None = None) -> Tensor:
     names.append("action_std_log")
     if spec.items is not None:
         names += ["items.embedding", "items.weight", "items.bias"]
-    for group in ("entities", "cell", "chain"):
+    for group in ("entities", "filters", "filter bias", "cell", "chain"):
         names += [part.name for part in spec.parts() if part.group == group]
     return torch.tensor([start.get(name, -1) for name in names])
 
@@ -194,17 +195,34 @@ def _entity_layout(spec: NetSpec) -> CStruct | None:
     )
 
 
+def _image_layout(spec: NetSpec) -> CStruct | None:
+    if spec.image is None:
+        return None
+    channels, height, width = spec.image
+    return _Images(
+        channels=channels,
+        height=height,
+        width=width,
+        layers=len(spec.filters),
+        filters=torch.tensor(spec.filters),
+    )
+
+
 class NetKernel:
-    """The outputs of networks for normalised observations: their second forward pass.
+    """The outputs of networks: their second forward pass.
 
     Args:
         kernels: the library.
         net: the networks, whose `flat` is used as long as this exists.
         at: as `places` returns it.
+
+    Attributes:
+        reads_bytes: whether they read bytes, images as they are, instead of normalised observations.
     """
 
     def __init__(self, kernels: Kernels, net: Net, at: Tensor | None = None) -> None:
         self._kernels, spec = kernels, net.spec
+        self.reads_bytes = spec.image is not None
         self._vocabulary = spec.items.vocabulary if spec.items else 0
         self._acting, self._outputs = next(iter(spec.heads.values())), sum(spec.heads.values())
         self._networks = _Outputs(
@@ -225,6 +243,9 @@ class NetKernel:
             head_sizes=torch.tensor([*spec.heads.values()]),
             items=_item_layout(spec.items, spec.item_width),
             entities=_entity_layout(spec),
+            images=_image_layout(spec),
+            state_avg=net.normalisers["state_avg"],
+            state_std=net.normalisers["state_std"],
         )
 
     def __call__(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
@@ -236,7 +257,7 @@ class NetKernel:
         """Return the outputs of all heads, side by side, and the recurrent state after them.
 
         Args:
-            x: (N, rows, columns), normalised.
+            x: (N, rows, columns), normalised; of images, bytes.
             memory: of recurrent networks, whose rows are sequences of one step.
 
         Returns:
@@ -245,6 +266,8 @@ class NetKernel:
         Raises:
             RunError: an item's id is not in the vocabulary.
         """
+        if (x.dtype == torch.uint8) != self.reads_bytes:
+            raise TypeError(f"networks read {x.dtype} though reads_bytes is {self.reads_bytes}")
         into = torch.empty(*x.shape[:2], self._outputs)
         after = None if memory is None else torch.empty(memory.state.shape)
         if not self._kernels.run_outputs(self._networks, x, into, memory, after):
@@ -312,6 +335,7 @@ class UpdateKernel:
             sequences=rollout.memory.shape[2],
             items=_item_layout(shape.items, shape.item_width),
             entities=tuple(_entity_layout(net.spec) for net in nets),
+            images=_image_layout(nets[0].spec),
             options=torch.tensor(shape.choices),
             places=tuple(places(net.spec) for net in nets),
             flat=weights,

@@ -32,10 +32,10 @@ from sweepd.envs.core.items import ItemGroup, Items
 from sweepd.envs.native.build import library
 from sweepd.envs.native.use import scattered
 
-# Of networks without and with a recurrent layer. After an intended change of the numerics:
-# python -m sweepd.agents.native.self_test
-FEED_FORWARD, RECURRENT = "06f63c26da136462", "2a5087443be360f0"
-DIGEST = f"{FEED_FORWARD} {RECURRENT}"
+# Of networks without other layers, with a recurrent layer, and of images. After an intended change of
+# the numerics: python -m sweepd.agents.native.self_test
+FEED_FORWARD, RECURRENT, IMAGES = "06f63c26da136462", "2a5087443be360f0", "f2414ca5c7ee3ca0"
+DIGEST = f"{FEED_FORWARD} {RECURRENT} {IMAGES}"
 
 _SIZES: dict[str, Any] = {
     "slots": 2,
@@ -89,6 +89,26 @@ _RECURRENT = (
     Shape(**_SEQUENCES, recurrent="gru", action_dim=3, has_absent_agents=True),
     Shape(**_SEQUENCES, recurrent="lstm", action_dim=9, if_discrete=True),
 )
+# Likewise more images than pass through the convolutions together, in as small tensors.
+_IMAGES = (
+    Shape(
+        **_SIZES | {"minibatch": 110, "net_width": 17},
+        state_dim=2 * 7 * 8,
+        obs_dtype=BYTES,
+        image_shape=(2, 7, 8),
+        action_dim=3,
+        if_discrete=True,
+    ),
+    Shape(
+        **_SIZES | {"minibatch": 40, "net_width": 9, "bptt": 5},
+        state_dim=7 * 8,
+        obs_dtype=BYTES,
+        image_shape=(1, 7, 8),
+        action_dim=2,
+        activation="tanh",
+        recurrent="gru",
+    ),
+)
 # A minibatch of two chunks of rows.
 _REPLAYED: dict[str, Any] = {"slots": 2, "net_width": 33, "num_envs": 5, "horizon": 24}
 _REPLAYED |= {"state_dim": 21, "action_dim": 5, "minibatch": 110, "updates": 2, "buffer": 120}
@@ -115,7 +135,7 @@ class _Rollout:
 
 
 def digest(kernels: Kernels) -> str:
-    """Return hashes of what the kernels compute without and with recurrent layers, as `DIGEST`."""
+    """Return hashes of what the kernels compute, as `DIGEST`."""
     results: list[list[Tensor]] = []
     for activation in NATIVE:
         ppo, replays = (
@@ -124,8 +144,10 @@ def digest(kernels: Kernels) -> str:
         )
         results += [_after_ppo(kernels, shape) for shape in ppo]
         results += [_after_replays(kernels, shape) for shape in replays]
-    recurrent = [_after_ppo(kernels, shape) for shape in _RECURRENT]
-    return f"{_hash(results)} {_hash(recurrent)}"
+    recurrent, images = (
+        [_after_ppo(kernels, shape) for shape in shapes] for shapes in (_RECURRENT, _IMAGES)
+    )
+    return f"{_hash(results)} {_hash(recurrent)} {_hash(images)}"
 
 
 def _hash(results: Iterable[Iterable[Tensor]]) -> str:
@@ -158,6 +180,9 @@ def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
             own = part.group in ("first", "out", "out bias", "deviation", "chain")
             leaf = net.weights[part.name] if own else both[part.name]
             leaf.detach().copy_(_numbers(*leaf.shape, scale=0.25))
+        if shape.image_shape is not None:
+            for name in ("state_avg", "state_std"):
+                net.normalisers[name] += 100.0 + _numbers(shape.obs_dim, scale=40.0)
     optimizer = Adam(flat)
     optimizer.lr = _RATES
     optimizer.weight_decay = [0.0, 1e-2]
@@ -166,7 +191,9 @@ def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:
     update = UpdateKernel(kernels, shape, nets, optimizer, rollout)
     every = torch.ones(shape.slots, dtype=torch.bool)
     stats, _ = update(rows, _both(_PPO_NUMBERS), every)
-    obs = rollout.obs.flatten(1, 2).float()
+    obs = rollout.obs.flatten(1, 2)
+    if shape.image_shape is None:
+        obs = obs.float()
     results: list[Tensor] = []
     for net in nets:
         state = _numbers(*obs.shape[:2], net.spec.memory)
@@ -237,8 +264,8 @@ def _rollout(shape: Shape) -> _Rollout:
     columns = distribution_of(shape).columns(shape)
     obs, side = _numbers(*size, shape.obs_dim, scale=2.0), _numbers(*size, columns + 3)
     side[..., -3] -= 2.0
-    if shape.byte_obs:
-        obs = ((obs * 512).long() % 3).to(torch.uint8)
+    if shape.obs_dtype == BYTES:
+        obs = ((obs * 512).long() % (3 if shape.items else 256)).to(torch.uint8)
     if shape.if_discrete:
         side[..., :columns] = (side[..., :columns] * 512).long() % 4
     flags = _numbers(*size, shape.loses_transitions + bool(shape.recurrent)) < 0.5

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.networks.distributions import Categorical, Gaussian, distribution_of
-from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
+from sweepd.agents.networks.gpu_kernels import kernels_for
 from sweepd.agents.networks.shape import SHARED, Shape
+from sweepd.envs.native.gpu import GpuKernels
 
 
 class FusedSample:

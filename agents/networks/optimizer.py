@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sweepd.agents.networks.gpu_kernels import GpuKernels, kernels_for
+from sweepd.agents.networks.gpu_kernels import kernels_for
+from sweepd.envs.native.gpu import GpuKernels
 from sweepd.envs.support.upload import upload
 
 BETA1, BETA2 = 0.9, 0.999

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sweepd.envs.core import philox
+from sweepd.envs.core.gpu import numbers_on
 from sweepd.envs.core.native import RANDOM, STREAM
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError
@@ -38,7 +39,7 @@ def member_seeds(
 
 
 class _Numbers(Protocol):
-    """What writes numbers: the module `philox`, or the same in C++."""
+    """What writes numbers: the module `philox`, or the same in C++ or on a GPU."""
 
     def uniform(self, streams: Tensor, out: Tensor) -> None: ...
     def normal(self, streams: Tensor, out: Tensor) -> None: ...
@@ -150,7 +151,7 @@ class Streams:
         return upload(drawn, self.device)
 
     def _numbers(self) -> _Numbers:
-        return RANDOM.library(self.device) or philox
+        return RANDOM.library(self.device) or numbers_on(self.device) or philox
 
 
 class NextNumbers:

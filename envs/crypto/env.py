@@ -17,8 +17,8 @@ from sweepd.envs.crypto.account import RECORD_ROWS, RECORD_ROWS_WITH_SHORTS, Acc
 from sweepd.envs.crypto.data.timeframe import bars_per_week, bars_per_year
 from sweepd.envs.crypto.episodes import Episodes, windows_per_member
 from sweepd.envs.crypto.market import Market
-from sweepd.envs.crypto.native.choice import library_for
-from sweepd.envs.crypto.native.step import Library, NativeStep
+from sweepd.envs.crypto.native.choice import code_for
+from sweepd.envs.crypto.native.step import NativeStep
 from sweepd.envs.crypto.netting import Netted, Venue
 from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.crypto.portfolio import (
@@ -37,6 +37,7 @@ from sweepd.envs.crypto.rules import Rules
 from sweepd.envs.crypto.splits import Window
 from sweepd.envs.native.memory import per_row, stride_of, takes_floats
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.upload import upload
 
 
 class CryptoEnv(WithFaults, VecEnv):
@@ -136,11 +137,9 @@ class CryptoEnv(WithFaults, VecEnv):
         self.venue: Venue | None = None
         self.netted: Netted | None = None
         self._accounts = accounts
-        self._library = (
-            library_for(market.assets, self.device, shorts=self.shorts) if native else None
-        )
+        self._code = code_for(market.assets, self.device, shorts=self.shorts) if native else None
         self._native: NativeStep | None = None  # made at the next step
-        self.native = self._library is not None
+        self.native = self._code is not None and self.device.type == "cpu"
         self.replayable = not debug and not accounts and not self.native
         for member, (own, ground) in enumerate(zip(members, member_windows, strict=True)):
             self.configure_member(member, own, ground)
@@ -356,30 +355,29 @@ class CryptoEnv(WithFaults, VecEnv):
         self._ends = self._episodes.tick()  # counted on the host, without reading the device
         if self._ends:
             self._ended.copy_(self._episodes.restart_ended())
+        if self._code is not None and self._native is None:
+            self._native = NativeStep(self._code, *self._native_state())
         # Parameters decide which rules are computed; starts drawn ahead may have moved.
         return self._ends, self._configured, self._episodes.address
 
     def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.planned_step`."""
         # Netting changes orders between `plan` and `fill`.
-        library = self._library if self.venue is None else None
-        if library is not None and takes_floats(out, self._final.shape):
-            return self._native_step(library, action, out)
+        native = self._native if self.venue is None else None
+        if native is not None and takes_floats(out, self._final.shape, self._final.device):
+            return self._native_step(native, action, out)
         return self._torch_step(action, out)
 
-    def _native_step(self, library: Library, action: Tensor, out: Tensor | None) -> Step:
+    def _native_step(self, native: NativeStep, action: Tensor, out: Tensor | None) -> Step:
         """Make a step by `sweepd.envs.crypto.native`; to the bit, it is `_torch_step`."""
-        if self._native is None:
-            self._native = NativeStep(library, *self._native_state())
         obs = torch.empty_like(self._final) if out is None else out
-        reward = self._native.trade(action, obs)
+        reward = native.trade(action, obs)
         terminated = self._bankrupt > 0 if self._terminates else self._no_rows
         self._prices_known = False
         self._recorded = self._accounts
         truncated = self._no_rows
         if self._ends:
-            truncated = self._ended.clone()  # the next plan overwrites it
-            self._native.restart(truncated, self._episodes.next_bars(truncated), obs)
+            truncated = native.restart(self._ended, self._episodes.starts, obs)
         return Step(obs, reward, terminated, truncated)
 
     def _native_state(self) -> tuple[dict[str, int], dict[str, Tensor | None]]:
@@ -387,7 +385,7 @@ class CryptoEnv(WithFaults, VecEnv):
         tables = self._tables
         sizes = {
             "rows": self.num_envs,
-            "stride": stride_of(self.num_envs),
+            "stride": stride_of(self.num_envs, self.device),
             "assets": self.action_dim,
             "bars": self.market.length,
             "features": self.market.feature_count,
@@ -403,7 +401,7 @@ class CryptoEnv(WithFaults, VecEnv):
             "next_open": tables.next_open,
             "next_fill": tables.next_fill,
             "feature_table": tables.features,
-            "lookback": torch.tensor(lookbacks),
+            "lookback": upload(torch.tensor(lookbacks), self.device),
             "final_obs": self._final,
             "record": self.record if self._accounts else None,
             "bankrupt": self._bankrupt if self.shorts else None,

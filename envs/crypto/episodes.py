@@ -31,6 +31,9 @@ class Episodes:
             stay within one window.
         stagger: shorten the first episodes of a member's rows by even steps, so that they do not
             all end at once.
+
+    Attributes:
+        starts: the first bars of the next episodes.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class Episodes:
         self.lengths = np.ones(rows, dtype=np.int64)
         self._windows: list[np.ndarray] = [np.zeros((0, 2), dtype=np.int64)] * members
         self._streams = Streams(members)
-        self._starts = NextNumbers(rows=rows, dtype=torch.int64, device=device)  # starting bars
+        self.starts = NextNumbers(rows=rows, dtype=torch.int64, device=device)
         self._starts_left = np.zeros(rows, dtype=np.int64)
         # Steps to each episode's end, as of `_uncounted` steps ago.
         self._steps_left = np.zeros(rows, dtype=np.int64)
@@ -62,7 +65,7 @@ class Episodes:
     @property
     def address(self) -> int:
         """Where the starting bars drawn ahead are in memory; there may be more of them later."""
-        return self._starts.pool.data_ptr()
+        return self.starts.pool.data_ptr()
 
     def configure(self, member: int, windows: Sequence[Window], length: int) -> None:
         """Set the windows and, unless fixed, the episode length from the member's next start on."""
@@ -124,8 +127,8 @@ class Episodes:
         Returns:
             (rows,) int64. Undefined in rows without a starting bar drawn ahead.
         """
-        bars = self._starts.next()
-        self._starts.turn += mask
+        bars = self.starts.next()
+        self.starts.turn += mask
         return bars
 
     def restart_ended(self) -> Tensor:
@@ -145,7 +148,7 @@ class Episodes:
         rows = self.rows(member)
         return {
             "stream": self._streams.state(member),
-            **self._starts.state(rows),
+            **self.starts.state(rows),
             "starts_left": torch.from_numpy(self._starts_left[rows].copy()),
             "steps_left": torch.from_numpy(self._steps_left[rows].copy()),
         }
@@ -155,7 +158,7 @@ class Episodes:
         self._count()
         rows = self.rows(member)
         self._streams.set_state(member, state["stream"])
-        self._starts.set_state(rows, state)
+        self.starts.set_state(rows, state)
         self._starts_left[rows] = state["starts_left"].numpy()
         self._steps_left[rows] = state["steps_left"].numpy()
         self._next_end = int(self._steps_left.min())
@@ -188,7 +191,7 @@ class Episodes:
             bars[:, place] = self._bars(member, uniform[:, place])
         rows = slice(members.start * n, members.stop * n)
         self._starts_left[rows] = of_rows = np.repeat(rounds, n)
-        self._starts.put(rows, torch.from_numpy(bars.reshape(most, len(of_rows))), of_rows)
+        self.starts.put(rows, torch.from_numpy(bars.reshape(most, len(of_rows))), of_rows)
 
     def _bars(self, member: int, uniform: np.ndarray) -> np.ndarray:
         """Return starting bars of a member's rows, (rounds, rows), given (rounds, rows + 1) numbers.

@@ -16,12 +16,18 @@ from sweepd.envs.core.faults import Fault, FaultLatch, illegal_choice, illegal_n
 from sweepd.envs.core.rows import put_rows, take_rows, where_rows
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Step, on_cpu
-from sweepd.envs.games.batched_rules import BatchedRules, MakeNative, NativeStep, Rules, State
+from sweepd.envs.games.batched_rules import (
+    BatchedRules,
+    CodeFor,
+    MakeNative,
+    NativeStep,
+    Rules,
+    State,
+)
 from sweepd.envs.games.drawn_ahead import Numbers, StartsAhead, StepNumbers
 from sweepd.envs.games.game import Game, MakeBatchedGame, NoParams
 from sweepd.envs.games.opponents import ScriptedPlayer
 from sweepd.envs.native.memory import takes_floats
-from sweepd.envs.native.use import NativeLibrary
 from sweepd.envs.support.errors import InputError
 
 
@@ -97,7 +103,8 @@ class BatchedGame(BatchedRules):
             self.configure_member(member, own)
         if native and self.native_code is not None:
             self._use_native(*self.native_code)
-        self.native = self.native_step is not None or self.native_rules is not None
+        compiled = self.native_step is not None or self.native_rules is not None
+        self.native = compiled and self.device.type == "cpu"
         needs_host = debug or self.native or self.spec.masked or self.uniforms_per_move
         if self.starts_ahead and self.seats == 1 and not needs_host:
             self.replayable = True
@@ -164,12 +171,12 @@ class BatchedGame(BatchedRules):
         """What computes the rules: compiled code where it is used, else the game itself."""
         return self.native_rules or self
 
-    def _use_native(self, code: NativeLibrary[Any], make: MakeNative) -> None:
+    def _use_native(self, code_for: CodeFor, make: MakeNative) -> None:
         """Let native code compute the rules, or make the steps in its memory, if it can be used."""
-        library = code.library(self.device)
-        if library is None or torch.get_default_dtype() != torch.float32:
+        code = code_for(self.device)
+        if code is None or torch.get_default_dtype() != torch.float32:
             return
-        native = make(library, self)
+        native = make(code, self)
         if self._starts is None:
             self.native_rules = native
             return
@@ -262,25 +269,20 @@ class BatchedGame(BatchedRules):
 
     def planned_step(self, action: Tensor, out: Tensor | None = None) -> Step:
         """See `VecEnv.planned_step`."""
-        native = self.native_step
+        native, device = self.native_step, self.age.device
         if (
             native is not None
             and action.dtype == torch.int64
-            and action.is_cpu
-            and takes_floats(out, self._obs_shape)
+            and action.device == device
+            and takes_floats(out, self._obs_shape, device)
         ):
             return self._native_step(native, action.contiguous(), out)
         return self._torch_step(action, out)
 
     def _native_step(self, native: NativeStep, action: Tensor, out: Tensor | None) -> Step:
         """Make a step by native code; to the bit, it is `_torch_step`."""
-        obs = torch.empty(self._obs_shape) if out is None else out
-        reward, terminated, truncated, legal = native.step(action, obs)
-        if legal:
-            self._faults.all_legal()
-        else:
-            self._legal(action)
-        return Step(obs, reward, terminated, truncated)
+        obs = torch.empty(self._obs_shape, device=self.device) if out is None else out
+        return Step(obs, *native.step(action, obs, self._faults))
 
     def _torch_step(self, action: Tensor, out: Tensor | None) -> Step:
         numbers = self._none or self._split(self._numbers.next())

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from sweepd.envs.core.faults import FaultLatch
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.streams import Streams
-from sweepd.envs.native.use import NativeLibrary
 
 State = dict[str, Tensor]
 
 
 class NativeStep(Protocol):
-    """Compiled code that makes the steps of a game with `starts_ahead` on the CPU.
+    """Compiled code that makes the steps of a game with `starts_ahead`.
 
     It has memory of its own, which the game uses from then on, in torch's steps, too.
 
@@ -40,16 +40,20 @@ class NativeStep(Protocol):
     def configure(self) -> None:
         """Take the game's parameters, which have changed."""
 
-    def step(self, action: Tensor, obs: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
+    def step(
+        self, action: Tensor, obs: Tensor, faults: FaultLatch
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Step every game, and begin others in place of those that end.
+
+        On GPUs, this neither reads a value on the host nor depends on one that changes.
 
         Args:
             action: (G,) int64, contiguous.
             obs: (G, state_dim) float32, whose rows are contiguous; written.
+            faults: records the actions.
 
         Returns:
-            (G,) rewards, float32; which games terminated and were truncated, (G,) bool each; and
-            whether all actions are legal.
+            (G,) rewards, float32; which games terminated and were truncated, (G,) bool each.
         """
         ...
 
@@ -75,6 +79,7 @@ class Rules(Protocol):
     def in_range(self, action: Tensor) -> bool: ...
 
 
+CodeFor = Callable[[torch.device], Any]
 MakeNative = Callable[[Any, Any], Any]
 
 
@@ -102,9 +107,9 @@ class BatchedRules(GameEnv):
         starts_ahead: Whether a game's next start is kept ready, and replaced after it was used, and
             not computed in every step. No episode may be shorter than `shortest_episode`.
         axis: Where the games are in the tensors of a state: the first axis (0) or the last one (-1).
-        native_code: Compiled code for CPUs, and what makes of the library and the game a
-            `NativeStep` in games with `starts_ahead`, else `Rules`. To the bit, its results are
-            those of the rules.
+        native_code: What returns compiled code for a device, or None; and what makes of it and the
+            game a `NativeStep` in games with `starts_ahead`, else `Rules`. To the bit, its results
+            are those of the rules.
         numbers: The members' numeric parameters by name, each (G,) float64.
         state: The games' present state.
         final: The last state of each game's latest episode.
@@ -128,7 +133,7 @@ class BatchedRules(GameEnv):
     state: State
     final: State
     age: Tensor
-    native_code: tuple[NativeLibrary[Any], MakeNative] | None = None
+    native_code: tuple[CodeFor, MakeNative] | None = None
     native_step: NativeStep | None = None
     native_rules: Rules | None = None
     num_games: int

@@ -15,7 +15,7 @@ from torch import Tensor, addcmul
 
 from sweepd.envs.games.batched import BatchedGame
 from sweepd.envs.games.batched_rules import State
-from sweepd.envs.games.native.cartpole import STEP, CartPoleStep
+from sweepd.envs.games.native.cartpole import CartPoleStep, code_for
 from sweepd.envs.support.validation import check_numbers
 
 
@@ -54,7 +54,7 @@ class CartPole(BatchedGame):
     env_name = "sweepd/CartPole-v1"
     state_dim, action_dim, if_discrete = 4, 2, True
     uniforms_per_start, starts_ahead = 4, True
-    native_code = STEP, CartPoleStep.of
+    native_code = code_for, CartPoleStep.of
 
     def numeric(self, params: CartPoleParams) -> dict[str, float]:
         """See `BatchedRules.numeric`. Besides, the terms of the equations of motion."""

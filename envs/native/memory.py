@@ -23,27 +23,31 @@ def per_row(
 ) -> Tensor:
     """Return zeros (*shape, rows) whose last dimension is contiguous.
 
-    On CPUs there are gaps between runs of `rows` numbers: `stride_of(rows)` from one to the next.
-    Without them, the numbers of one row would be a power of two apart at the usual numbers of rows,
-    and caches have only a few places for such addresses.
+    On CPUs there are gaps between runs of `rows` numbers (`stride_of`). Without them, the numbers
+    of one row would be a power of two apart at the usual numbers of rows, and caches have only a
+    few places for such addresses.
     """
-    stride = stride_of(rows) if torch.device(device).type == "cpu" else rows
-    return torch.zeros(*shape, stride, dtype=dtype, device=device)[..., :rows]
+    return torch.zeros(*shape, stride_of(rows, device), dtype=dtype, device=device)[..., :rows]
 
 
-def takes_floats(out: Tensor | None, shape: torch.Size) -> bool:
+def takes_floats(out: Tensor | None, shape: torch.Size, device: torch.device) -> bool:
     """Whether native code can write observations to `out`; None stands for a new tensor.
 
-    It must have this shape and be float32, on the CPU, with contiguous rows.
+    It must have this shape and be float32, on the device, with contiguous rows.
     """
     return out is None or (
-        out.shape == shape and out.dtype == torch.float32 and out.is_cpu and out.stride(-1) == 1
+        out.shape == shape
+        and out.dtype == torch.float32
+        and out.device == device
+        and out.stride(-1) == 1
     )
 
 
-def stride_of(rows: int) -> int:
-    """Return the distance between runs of `rows` numbers: an odd number of cache lines."""
-    return rows if rows < _FEW else (-(-rows // _LINE) | 1) * _LINE
+def stride_of(rows: int, device: torch.device | str = "cpu") -> int:
+    """Return the distance between runs of `rows` numbers: on CPUs, an odd number of cache lines."""
+    if rows < _FEW or torch.device(device).type != "cpu":
+        return rows
+    return (-(-rows // _LINE) | 1) * _LINE
 
 
 @cache

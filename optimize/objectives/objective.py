@@ -151,6 +151,10 @@ class Objective(ABC, Generic[Spec]):
         """Return which algorithm's native kernels train with this one; "": none."""
         return ""
 
+    def reads_images(self, env_params: Mapping[str, Any]) -> bool:
+        """Return whether networks read images in an environment with these parameters."""
+        return False
+
     def trains(self, algorithm: str) -> bool:
         """Return whether a trial with this algorithm is trained, not only evaluated."""
         return True

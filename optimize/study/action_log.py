@@ -26,4 +26,4 @@ def log_action(session: Session, study_id: int, what: str, why: str) -> None:
     at = datetime.now(UTC).isoformat(timespec="seconds")
     logged: list[dict[str, Any]] = study_attributes.get(session, study_id, ACTIONS_KEY) or []
     logged.append({"at": at, "by": user_at_host(), "what": what, "why": why})
-    study_attributes.put(session, study_id, {ACTIONS_KEY: logged[-KEPT_ACTIONS:]})
+    study_attributes.put(session, {study_id: {ACTIONS_KEY: logged[-KEPT_ACTIONS:]}})

@@ -55,7 +55,7 @@ def pause_study(storage: StudyStorage, study_id: int, why: str = "") -> Pause | 
         before = study_attributes.get(session, study_id, PAUSE_KEY)
         if before is not None:
             return Pause(**before)
-        study_attributes.put(session, study_id, {PAUSE_KEY: asdict(pause)})
+        study_attributes.put(session, {study_id: {PAUSE_KEY: asdict(pause)}})
         log_action(session, study_id, "paused", why)
     return None
 

@@ -56,6 +56,7 @@ class Search:
     ) -> None:
         self.space, self.seed = space, seed
         self.pruner = make_pruner(pruner, rungs)
+        self.prunes = not isinstance(self.pruner, NopPruner)  # not where trials have several values
         self._sampler, self._selection, self._prior = sampler, selection, prior
         self._shared_space = IntersectionSearchSpace(include_pruned=True)
 
@@ -118,7 +119,7 @@ class Search:
         Call it after all trials of the batch have reported. None: a trial outside a study, which
         is not pruned.
         """
-        if isinstance(self.pruner, NopPruner):  # which studies with several values need
+        if not self.prunes:
             return [False] * len(trials)
         return [
             trial is not None

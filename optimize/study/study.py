@@ -6,7 +6,7 @@ import functools
 import itertools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.optimize.study.database.cache import StudyCache
 from sweepd.optimize.study.database.gone import StudyGone
-from sweepd.optimize.study.database.storage import NOTHING, StudyStorage, TrialLost
+from sweepd.optimize.study.database.storage import NOTHING, StudyStorage, TrialLost, TrialWrite
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.database import study_exists
 from sweepd.optimize.study.record.folder import recorded_folder
@@ -81,6 +81,25 @@ class Plan:
     def note(self) -> dict[str, Any]:
         """What identifies the trial in its checkpoint."""
         return {"number": self.number, "seed": self.seed, "params": self.params}
+
+
+@dataclass(frozen=True)
+class RungReport:
+    """What a trial reports of a rung.
+
+    Attributes:
+        plan: of the trial.
+        rung: the rung (1 …).
+        value: its value.
+        attributes: user attributes to write with it.
+        system: system attributes.
+    """
+
+    plan: Plan
+    rung: int
+    value: float
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    system: Mapping[str, Any] = field(default_factory=dict)
 
 
 def create_study(
@@ -332,13 +351,29 @@ class StudyHandle(StudyReader):
         attributes: Mapping[str, Any] = NOTHING,
         system: Mapping[str, Any] = NOTHING,
     ) -> None:
-        """Report the value of a rung (1 …), with the user attributes and system attributes of it.
+        """Report a rung of one trial, see `report_all`. Raises TrialLost."""
+        if self.report_all([RungReport(plan, rung, value, attributes, system)]):
+            raise TrialLost(plan.trial_id)
 
-        A rung that was reported before keeps its value. Raises TrialLost.
+    def report_all(self, reports: Sequence[RungReport]) -> set[int]:
+        """Report a rung of several trials in one transaction.
+
+        A rung that was reported before keeps its value.
+
+        Returns:
+            The row ids of the trials that were lost.
         """
-        value = plan.reported.get(rung, value)
-        self.storage.report(plan.trial_id, rung, value, attributes, system)
-        plan.reported[rung] = value
+        values = [one.plan.reported.get(one.rung, one.value) for one in reports]
+        lost = self.storage.write(
+            [
+                TrialWrite(one.plan.trial_id, one.attributes, one.system, report=(one.rung, value))
+                for one, value in zip(reports, values, strict=True)
+            ]
+        )
+        for one, value in zip(reports, values, strict=True):
+            if one.plan.trial_id not in lost:
+                one.plan.reported[one.rung] = value
+        return lost
 
     def record_change(self, plan: Plan, change: Change) -> None:
         """Record what a member of a population goes on with; no effect if repeated.
@@ -355,29 +390,23 @@ class StudyHandle(StudyReader):
 
         Call it after all trials of the batch have reported.
         """
-        with self.cached.read_once(self.study_id, only_ours=True):
+        read = self.cached.read_once(self.study_id, only_ours=True)
+        with read if self.search.prunes else nullcontext():
             return self.search.judge([plan.trial for plan in plans])
 
     def complete(
-        self,
-        trial_id: int,
-        *values: float,
-        attributes: Mapping[str, Any] = NOTHING,
-        system: Mapping[str, Any] = NOTHING,
+        self, trial_id: int, *values: float, attributes: Mapping[str, Any] = NOTHING
     ) -> None:
         """Finish a trial as COMPLETE with its values and attributes. Raises TrialLost."""
-        self.storage.end(trial_id, TrialState.COMPLETE, values, attributes, system)
-
-    def prune(self, trial_id: int, reason: str) -> None:
-        """Finish a trial as PRUNED and record the reason. Raises TrialLost."""
-        self.storage.end(trial_id, TrialState.PRUNED, attributes={REASON_KEY: reason})
+        state = TrialState.COMPLETE
+        self.storage.write_one(TrialWrite(trial_id, attributes, end=state, values=values))
 
     def fail(self, trial_id: int, reason: str) -> None:
         """Fail a trial for a reason of its own. Raises TrialLost.
 
         After an error of the machine use `put_back` instead.
         """
-        self.storage.end(trial_id, TrialState.FAIL, attributes={REASON_KEY: reason})
+        self.storage.write_one(TrialWrite(trial_id, {REASON_KEY: reason}, end=TrialState.FAIL))
 
     def put_back(self, trial_id: int) -> None:
         """Set a RUNNING trial to WAITING under the same number, for the next worker."""

@@ -398,7 +398,11 @@ def draft_spec(
         "precision": request.precision,
         "processor": processor_kind(device),
         "kernels": chosen(
-            kind.kernels(request.algo), request.precision, device, recurrent=space.recurrent
+            kind.kernels(request.algo),
+            request.precision,
+            device,
+            recurrent=space.recurrent,
+            images=kind.reads_images(request.env_params),
         ),
     }
     return kind.make_spec(request, common, space.max_lookback, bars)

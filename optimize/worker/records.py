@@ -1,6 +1,7 @@
 """Files of the trials in training: checkpoints, curves, members, back-test paths and plots.
 
-A background thread writes most of them. The order of writes makes a kill harmless at any time:
+A background thread writes most of them, and another one draws the plots, for which no rung waits.
+The order of writes makes a kill harmless at any time:
 
 * A checkpoint is recorded in the database once its file is complete; then the previous file is
   deleted. No checkpoint is ever overwritten.
@@ -15,9 +16,9 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,15 @@ from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.objectives.run import Evaluation, Run, Training
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from sweepd.optimize.study.database.gone import StudyGone
-from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.database.storage import TrialLost, TrialWrite
 from sweepd.optimize.study.population import schedule_record
 from sweepd.optimize.study.record.keys import CHECKPOINT_KEY
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE
 from sweepd.optimize.worker.tracked import finite
+
+MOST_PLOTS = 50  # that may be left to draw: a worker that is stopped draws them before it ends
 
 
 class Background:
@@ -64,9 +67,9 @@ class Background:
         self._pending.append(self._pool.submit(job))
 
     @property
-    def busy(self) -> bool:
-        """Whether a job is waiting or running."""
-        return any(not future.done() for future in self._pending)
+    def left(self) -> int:
+        """Number of jobs that are waiting or running."""
+        return sum(not future.done() for future in self._pending)
 
     def wait(self) -> None:
         """Wait for all jobs submitted so far.
@@ -111,18 +114,21 @@ class Records:
         self.handle, self.run = handle, run
         self._lost, self._say = lost, say
         self._thread = Background("records")
+        self._plots = Background("plots")  # its jobs come from the other thread
         self._saved: dict[int, Progress] = {}  # progress in the newest checkpoint, by trial id
-        self.pace = CheckpointPace(lambda: self._thread.busy)
+        self.pace = CheckpointPace(lambda: self._thread.left > 0)
         handle.run_dir.mkdir(parents=True, exist_ok=True)
 
     def wait(self) -> None:
-        """Wait until everything is on disk; raise the error of a failed write, e.g. OSError."""
+        """Wait until all but plots is on disk; raise the error of a failed write, e.g. OSError."""
         self._thread.wait()
 
     def close(self) -> None:
-        """Write what is pending, and end the thread."""
-        self._thread.submit(self.handle.storage.remove_session)
-        self._thread.close()
+        """Write what is pending, and end the threads."""
+        with ExitStack() as stack:  # closes the last one first
+            for thread in (self._plots, self._thread):
+                stack.callback(thread.close)
+                stack.callback(thread.submit, self.handle.storage.remove_session)
 
     def ensure_folder(self) -> None:
         """Create the study's folder again if it was deleted.
@@ -151,54 +157,33 @@ class Records:
         folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
         own = {RUNG_VALUE: evaluation.value, "objective": evaluation.final}
         scores = finite({**(evaluation.record().metrics or {}), **own})
-        points = [
-            (f"train/{name}", value, rollout * transitions)
+        points = {
+            rollout * transitions: {f"train/{name}": value for name, value in values.items()}
             for rollout, values in taken
-            for name, value in values.items()
-        ]
+        }
         at = self.handle.spec.rung_end(training.rung) * transitions
-        points += [(f"test/{name}", value, at) for name, value in scores.items()]
+        points[at] = points.get(at, {}) | {f"test/{name}": own for name, own in scores.items()}
         # Hides what an interrupted attempt wrote after its last checkpoint.
         first = taken[0][0] * transitions if taken else None
-
-        def write() -> None:
-            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
-
-            with SummaryWriter(str(folder), purge_step=first) as writer:
-                for point in points:
-                    writer.add_scalar(*point)
-
-        self._thread.submit(write)
+        self._thread.submit(functools.partial(_write_events, folder, points, first))
 
     def checkpoints(self, trainings: Sequence[Training]) -> None:
-        """Write checkpoints of those trials that have advanced since their last one."""
-        for training in trainings:
-            if not self._is_saved(training):
-                self.checkpoint(training)
+        """Write checkpoints of those trials that have advanced since their last one.
 
-    def _is_saved(self, training: Training) -> bool:
-        """Return whether the trial has not begun, or its newest checkpoint is up to date."""
-        progress = self.run.checkpoint(training).progress
-        return self._saved.get(training.plan.trial_id, (0, 0)) == progress
-
-    def checkpoint(self, training: Training) -> None:
-        """Write a checkpoint of the trial's present state in the background."""
-        content = self.run.checkpoint(training)
-        write = self._checkpoint_writer(training.plan, content)
-        self._saved[training.plan.trial_id] = content.progress
+        They are of the trials' present states, and written in the background.
+        """
+        due = self._due(trainings)
+        if not due:
+            return
 
         def job() -> None:
             began = time.thread_time()  # CPU time taken from training, without waiting for the disk
-            try:
-                try:
-                    write()
-                except FileNotFoundError:
-                    # The folder was deleted, or cleaned by the worker that finished the trial.
-                    write()
-                self.pace.spent(time.thread_time() - began)
-            except TrialLost:
-                self._lost(training.plan.trial_id)
+            lost = self._write_checkpoints(due)
+            self.pace.spent(time.thread_time() - began)
+            for trial_id in lost:
+                self._lost(trial_id)
 
+        self._saved |= {plan.trial_id: content.progress for plan, content in due}
         self._thread.submit(job)
 
     def checkpoint_now(self, training: Training) -> None:
@@ -207,8 +192,18 @@ class Records:
         Raises:
             TrialLost: another worker has taken over the trial.
         """
-        if not self._is_saved(training):
-            self._checkpoint_writer(training.plan, self.run.checkpoint(training))()
+        due = self._due([training])
+        if due and self._write_checkpoints(due):
+            raise TrialLost(training.plan.trial_id)
+
+    def _due(self, trainings: Sequence[Training]) -> list[tuple[Plan, Checkpoint]]:
+        """Return the states of those trials that have advanced since their newest checkpoint."""
+        states = ((training.plan, self.run.checkpoint(training)) for training in trainings)
+        return [
+            (plan, content)
+            for plan, content in states
+            if self._saved.get(plan.trial_id, (0, 0)) != content.progress
+        ]
 
     def save_unrecorded(self, training: Training) -> None:
         """Write a checkpoint without recording it, while the database does not answer.
@@ -227,29 +222,43 @@ class Records:
         name = f"checkpoint-{content.rollouts:09d}-r{content.rung:03d}-{token[:8]}.safetensors"
         return self.handle.trial_dir(plan.number) / name
 
-    def _checkpoint_writer(self, plan: Plan, content: Checkpoint) -> Callable[[], None]:
-        storage, path = self.handle.storage, self._checkpoint_file(plan, content)
+    def _write_checkpoints(self, due: Sequence[tuple[Plan, Checkpoint]]) -> set[int]:
+        """Write files, record them under the attempts' tokens, then delete the older files.
 
-        def write() -> None:
-            """Write the file, record it under the attempt's token, then delete the older files."""
-            self.ensure_folder()
-            before = [old for old in path.parent.glob("checkpoint-*.safetensors") if old != path]
-            sha256 = write_checkpoint(path, content)
+        Returns:
+            The row ids of the trials that were lost.
+        """
+        self.ensure_folder()
+        files: dict[int, tuple[Path, list[Path]]] = {}  # by row id, the new and the older ones
+        writes = []
+        for plan, content in due:
+            path = self._checkpoint_file(plan, content)
+            older = [old for old in path.parent.glob("checkpoint-*.safetensors") if old != path]
+            files[plan.trial_id] = path, older
+            try:
+                sha256 = write_checkpoint(path, content)
+            except FileNotFoundError:
+                # The folder was deleted, or cleaned by the worker that finished the trial.
+                self.ensure_folder()
+                sha256 = write_checkpoint(path, content)
             recorded = {
                 "path": f"{path.parent.name}/{path.name}",
                 "sha256": sha256,
                 "rung": content.rung,
                 "rollouts": content.rollouts,
             }
-            try:
-                storage.set_trial_user_attrs(plan.trial_id, {CHECKPOINT_KEY: recorded})
-            except (TrialLost, StudyGone):
+            writes.append(TrialWrite(plan.trial_id, {CHECKPOINT_KEY: recorded}))
+        try:
+            lost = self.handle.storage.write(writes)
+        except StudyGone:
+            for path, _ in files.values():
                 path.unlink(missing_ok=True)
-                raise
-            for old in before:  # not newer ones, which the trial's next worker may have written
+            raise
+        for trial_id, (path, older) in files.items():
+            # Not newer files, which the trial's next worker may have written.
+            for old in [path] if trial_id in lost else older:
                 old.unlink(missing_ok=True)
-
-        return write
+        return lost
 
     def resume(self, training: Training) -> None:
         """Load the trial's last valid checkpoint, if there is one.
@@ -324,7 +333,7 @@ class Records:
     def finished(self, training: Training) -> None:
         """Delete the checkpoints of a finished trial, and draw its plot if it is complete."""
         self._clean(training.plan.number)
-        self._thread.submit(functools.partial(self._publish, training.plan.trial_id))
+        self._plot(training.plan.trial_id)
 
     def dropped(self, training: Training) -> None:
         """Delete the checkpoints of a lost trial if another worker has finished it."""
@@ -343,7 +352,7 @@ class Records:
                 and trial.state == TrialState.COMPLETE
                 and announced(self.handle.run_dir, trial, missing=True)
             ):
-                self._thread.submit(functools.partial(self._publish, trial._trial_id))
+                self._plot(trial._trial_id)
 
     def _clean(self, number: int) -> None:
         """Delete a finished trial's checkpoints and the incomplete files of killed workers."""
@@ -353,6 +362,16 @@ class Records:
             for old in (*folder.glob("checkpoint-*.safetensors"), *folder.glob(".*.tmp.*")):
                 old.unlink(missing_ok=True)
             self.run.clean(folder)
+
+        self._thread.submit(job)
+
+    def _plot(self, trial_id: int) -> None:
+        """Draw a trial's plot, after its folder has been cleaned, in a thread of its own."""
+
+        def job() -> None:
+            if self._plots.left >= MOST_PLOTS:
+                self._plots.wait()
+            self._plots.submit(functools.partial(self._publish, trial_id))
 
         self._thread.submit(job)
 
@@ -372,6 +391,31 @@ class Records:
             # The trial is complete without its plot, and the next worker tries again.
             said = error.strerror if isinstance(error, OSError) else None
             self._say(f"trial {trial.number}: its plot could not be drawn ({said or error})")
+
+
+def _write_events(
+    folder: Path, points: Mapping[int, Mapping[str, float]], first: int | None
+) -> None:
+    """Write a file for TensorBoard: an event per step, which is faster than one per value.
+
+    Args:
+        folder: of the trial's curves.
+        points: values by step and name.
+        first: earlier files are hidden from this step on; None: nothing is.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # take long to import
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    with closing(EventFileWriter(str(folder))) as writer:
+        now = time.time()
+        if first is not None:
+            writer.add_event(Event(wall_time=now, step=first, file_version="brain.Event:2"))
+            start = SessionLog(status=SessionLog.START)
+            writer.add_event(Event(wall_time=now, step=first, session_log=start))
+        for step, named in points.items():
+            values = [Summary.Value(tag=tag, simple_value=own) for tag, own in named.items()]
+            writer.add_event(Event(wall_time=now, step=step, summary=Summary(value=values)))
 
 
 def _progress_in_name(path: Path) -> Progress:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from optuna.trial import TrialState
 
 from sweepd.optimize.objectives.judged import judge
 from sweepd.optimize.objectives.run import Evaluation, Run, Training
-from sweepd.optimize.study.database.storage import TrialLost
+from sweepd.optimize.study.database.storage import TrialLost, TrialWrite
+from sweepd.optimize.study.record.keys import REASON_KEY
 from sweepd.optimize.study.record.values import broken_words, constraint_attributes, values_text
-from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.study.study import RungReport, StudyHandle
 from sweepd.optimize.worker.records import Records
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a trial.
+
+    Attributes:
+        training: the trial.
+        write: what is written to the study.
+        text, event, fields: what is said of it, see `Telemetry.say`.
+    """
+
+    training: Training
+    write: TrialWrite
+    text: str
+    event: str
+    fields: dict[str, Any]
 
 
 class TrialReporter:
@@ -43,47 +64,34 @@ class TrialReporter:
         self._changed = changed
         self._warned = False
 
-    def report(self, training: Training, evaluation: Evaluation) -> bool:
-        """Write the evaluation of a rung; return False if the trial was lost.
-
-        Args:
-            training: the trial, which has reached the rung.
-            evaluation: its results at the rung.
-        """
-        attributes = self._attributes(training, evaluation)
-        found = judge(self.handle.spec, evaluation)
-        system = constraint_attributes(found.violations)
-
-        def write() -> None:
-            self.handle.report(training.plan, training.rung, evaluation.value, attributes, system)
-
-        with self.phases("reports"):
-            written = self._write(training, write)
-            if written:
-                self._changed(training.plan.trial_id)
-            return written
-
-    def complete(self, training: Training, evaluation: Evaluation) -> bool:
-        """Write the files of a trial at the last rung, and tell the study its values.
+    def report(
+        self, reached: Sequence[tuple[Training, Evaluation]]
+    ) -> list[tuple[Training, Evaluation]]:
+        """Write the evaluations of trials that have reached a rung, in one transaction.
 
         Returns:
-            False if the trial was lost.
+            Those of the trials that were not lost.
         """
-        found = judge(self.handle.spec, evaluation)
+        with self.phases("reports"):
+            lost = self.handle.report_all([self._rung_report(*one) for one in reached])
+            written = self._drop_lost(reached, lost, lambda one: one[0])
+            for training, _ in written:
+                self._changed(training.plan.trial_id)
+        return written
 
-        def write() -> None:
-            with self.phases("files"):
-                attributes, system = self.records.complete(training, evaluation)
-            self._alive()  # large trials take long to write
-            self.handle.complete(
-                training.plan.trial_id, *found.values, attributes=attributes, system=system
-            )
+    def _rung_report(self, training: Training, evaluation: Evaluation) -> RungReport:
+        attributes = self._attributes(training, evaluation)
+        system = constraint_attributes(judge(self.handle.spec, evaluation).violations)
+        return RungReport(training.plan, training.rung, evaluation.value, attributes, system)
 
-        if not self._finish(training, write):
-            return False
-        number, spec = training.plan.number, self.handle.spec
-        text = f"trial {number} complete: objective {evaluation.final:+.4f}"
-        fields: dict[str, Any] = {}
+    def completed(self, training: Training, evaluation: Evaluation) -> Ending:
+        """Write the files of a trial at the last rung; return its end as COMPLETE."""
+        with self.phases("files"):
+            attributes, system = self.records.complete(training, evaluation)
+        self._alive()  # large trials take long to write
+        plan, spec, found = training.plan, self.handle.spec, judge(self.handle.spec, evaluation)
+        text = f"trial {plan.number} complete: objective {evaluation.final:+.4f}"
+        fields: dict[str, Any] = {"value": evaluation.final}
         if spec.several:
             text += f", {values_text(spec.values, found.values)}"
             fields["values"] = dict(
@@ -93,39 +101,53 @@ class TrialReporter:
             broken = broken_words(found.violations)
             text += f"; does not meet {broken}" if broken else ""
             fields["feasible"] = not broken
-        self.telemetry.say(text, "trial.complete", trial=number, value=evaluation.final, **fields)
-        return True
+        state, values = TrialState.COMPLETE, found.values
+        write = TrialWrite(plan.trial_id, attributes, system, end=state, values=values)
+        return Ending(training, write, text, "trial.complete", fields)
 
-    def prune(self, training: Training, evaluation: Evaluation) -> None:
-        """End a trial that is worse than its peers."""
+    def pruned(self, training: Training, evaluation: Evaluation) -> Ending:
+        """Return the end of a trial that is worse than its peers."""
         reason = (
             f"pruned at rung {training.rung} of {self.handle.spec.rungs}: "
             f"{evaluation.value:+.4f} is worse than its peers"
         )
         plan = training.plan
-        self._finish(training, functools.partial(self.handle.prune, plan.trial_id, reason))
-        self.telemetry.say(
-            f"trial {plan.number} {reason}",
-            "trial.pruned",
-            trial=plan.number,
-            value=evaluation.value,
-        )
+        write = TrialWrite(plan.trial_id, {REASON_KEY: reason}, end=TrialState.PRUNED)
+        text, fields = f"trial {plan.number} {reason}", {"value": evaluation.value}
+        return Ending(training, write, text, "trial.pruned", fields)
 
     def fail_diverged(self, trainings: list[Training]) -> list[Training]:
         """End the trials that have a fault; return the others."""
-        failed = [training for training in trainings if training.fault]
-        if failed:
+        endings = []
+        for training in trainings:
+            if fault := training.fault:
+                plan = training.plan
+                write = TrialWrite(plan.trial_id, {REASON_KEY: fault}, end=TrialState.FAIL)
+                text, fields = f"trial {plan.number} failed: {fault}", {"reason": fault}
+                endings.append(Ending(training, write, text, "trial.failed", fields))
+        if endings:
             self.records.wait()  # a checkpoint must not be recorded after the trial's end
-        for training in failed:
-            plan, fault = training.plan, training.fault
-            self._finish(training, functools.partial(self.handle.fail, plan.trial_id, fault))
-            self.telemetry.say(
-                f"trial {plan.number} failed: {fault}",
-                "trial.failed",
-                trial=plan.number,
-                reason=fault,
-            )
+            self.end(endings)
         return [training for training in trainings if not training.fault]
+
+    def end(self, endings: Sequence[Ending]) -> list[Ending]:
+        """End trials in one transaction, and delete the files that they needed while they trained.
+
+        Returns:
+            The ends of the trials that were not lost.
+        """
+        if not endings:
+            return []
+        with self.phases("reports"):
+            lost = self.handle.storage.write([one.write for one in endings])
+            written = self._drop_lost(endings, lost, lambda one: one.training)
+        for one in written:
+            plan = one.training.plan
+            self.telemetry.finished(1)
+            self.records.finished(one.training)
+            self._changed(plan.trial_id)
+            self.telemetry.say(one.text, one.event, trial=plan.number, **one.fields)
+        return written
 
     def requeue(self, training: Training, *, with_checkpoint: bool) -> None:
         """Change a trial from RUNNING to WAITING under the same number.
@@ -162,24 +184,14 @@ class TrialReporter:
         )
         self.records.dropped(training)
 
-    def _write(self, training: Training, write: Callable[[], None]) -> bool:
-        """Write to a trial; return False if it was lost."""
-        try:
-            write()
-        except TrialLost:
-            self.drop(training)
-            return False
-        return True
-
-    def _finish(self, training: Training, write: Callable[[], None]) -> bool:
-        """End a trial and delete the files that it needed while it trained; False if it was lost."""
-        with self.phases("reports"):
-            written = self._write(training, write)
-        if written:
-            self.telemetry.finished(1)
-            self.records.finished(training)
-            self._changed(training.plan.trial_id)
-        return written
+    def _drop_lost(
+        self, given: Sequence[T], lost: Container[int], trial: Callable[[T], Training]
+    ) -> list[T]:
+        """Drop the trials that were lost; return what was given of the others."""
+        for one in given:
+            if trial(one).plan.trial_id in lost:
+                self.drop(trial(one))
+        return [one for one in given if trial(one).plan.trial_id not in lost]
 
     def _attributes(self, training: Training, evaluation: Evaluation) -> dict[str, Any]:
         plan = training.plan

@@ -320,6 +320,7 @@ class Activity:
         self.supervisor = Supervisor()
         self._marks, self._device = marks, device
         self._steps_done = self._steps_wanted = 0  # in the current rung
+        self._unpublished = False  # whether `heartbeat.info` has more than its last heartbeat
 
     def alive(self) -> None:
         """Report progress to systemd's watchdog and to the thread of the heartbeats."""
@@ -332,6 +333,8 @@ class Activity:
         self._steps_done += steps
         self.telemetry.share_of_batch = self._steps_done / max(self._steps_wanted, 1)
         self.heartbeat.info = {**self.heartbeat.info, **self._figures()}
+        if self._unpublished:
+            self._beat()
 
     def training(
         self, numbers: Sequence[int], doing: str, steps: int, info: Mapping[str, Any]
@@ -348,19 +351,28 @@ class Activity:
         # Before training: if it crashes the process, the next worker finds the numbers in the file.
         self.crashes.training(numbers)
         self._steps_done, self._steps_wanted = 0, steps
+        same = self.heartbeat.info.get("trials") == list(numbers)
         self._publish(f"trials {', '.join(map(str, numbers))}, {doing}", numbers, info)
+        self._beat(at_once=not same)
 
     def idle(self, state: str, activity: str) -> None:
         """Publish that nothing is in training."""
         self.heartbeat.state = state
         self.telemetry.rest()
         self._publish(activity, [], {})
+        self._beat(at_once=True)
 
     def _publish(self, activity: str, numbers: Sequence[int], info: Mapping[str, Any]) -> None:
         self.telemetry.activity, self.telemetry.share_of_batch = activity, 0.0
         known = {"trials": list(numbers), "device": self._device, **info}
         self.heartbeat.info = {**known, **self._figures()}
-        self.heartbeat.try_beat()
+        self._unpublished = True
+
+    def _beat(self, *, at_once: bool = False) -> None:
+        """Write a heartbeat, or leave it to the next rollout if there was one just now."""
+        if at_once or time.monotonic() - self.heartbeat.beaten > FIGURES_EVERY:
+            self.heartbeat.try_beat()
+            self._unpublished = False
 
     def _figures(self) -> dict[str, Any]:
         return {

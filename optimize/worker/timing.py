@@ -14,10 +14,12 @@ class Phases:
     A nested phase interrupts the outer one, so every second counts once.
 
     Attributes:
+        clock: returns the time in seconds.
         seconds: time spent so far, by phase.
     """
 
     def __init__(self) -> None:
+        self.clock = time.perf_counter
         self.seconds: dict[str, float] = defaultdict(float)
         self._running: list[str] = []
         self._since = 0.0
@@ -34,7 +36,7 @@ class Phases:
             self._running.pop()
 
     def _settle(self) -> None:
-        now = time.perf_counter()
+        now = self.clock()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since
         self._since = now

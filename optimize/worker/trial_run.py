@@ -174,7 +174,13 @@ def _run_spec(
         "seed": derive_seed(spec.seed, "run", trial.number) % 2**31,
         "trials_per_batch": min(spec.trials_per_batch, request.seeds),
         "processor": processor_kind(device),
-        "kernels": chosen(algorithm, spec.precision, device, recurrent=space.recurrent),
+        "kernels": chosen(
+            algorithm,
+            spec.precision,
+            device,
+            recurrent=space.recurrent,
+            images=objective.reads_images(spec.env),
+        ),
         "code_version": code_version(),
         "torch_version": torch_version(),
     }

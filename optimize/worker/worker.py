@@ -46,6 +46,7 @@ from sweepd.optimize.worker.tracked import TrackedStudy
 OnNewBest = Callable[[StudyHandle], None]
 WAIT_SECONDS = 2.0
 PATIENCE_SECONDS = 600.0
+REFRESH_SECONDS = 2.0  # at rungs at which no trial ends, as reading a study takes long
 
 
 class Outcome(Enum):
@@ -151,6 +152,7 @@ class Worker:
         )
         self.share = DeviceShare(device_key(device), lambda share: limit_memory(device, share))
         self._last_check = 0.0  # when `_stop_or_lost` was last called
+        self._refreshed = -math.inf  # when `_refresh` last read
         self._looked = -math.inf  # when `_look_at_others` last read
 
     def run(self) -> Outcome:
@@ -226,6 +228,7 @@ class Worker:
 
     def _refresh(self) -> None:
         """Update the counts, the best trial and the time left that are shown."""
+        self._refreshed = time.monotonic()
         # One read of the trials for all.
         with self.handle.cached.read_once(self.handle.study_id):
             self.telemetry.counts, best = self.handle.counts(), self.handle.best()
@@ -424,16 +427,17 @@ class Worker:
         with self.phases("files"):
             self.records.wait()  # raises errors of the writes since the last rung
             self.records.ensure_folder()
-        reported: list[tuple[Training, Evaluation]] = []
+        reached: list[tuple[Training, Evaluation]] = []
         for training, evaluation in zip(trainings, evaluations, strict=True):
             if evaluation is None:
                 continue
             training.rung += 1
             training.undecided = self.evolution is not None and training.rung < self.spec.rungs
             self.records.curves(training, evaluation)
-            if self.reporter.report(training, evaluation):
-                reported.append((training, evaluation))
-                self.tell("on_rung", training.plan.number, training.rung, evaluation.value)
+            reached.append((training, evaluation))
+        reported = self.reporter.report(reached)
+        for training, evaluation in reported:
+            self.tell("on_rung", training.plan.number, training.rung, evaluation.value)
         self.reporter.fail_diverged(trainings)  # in the evaluation
         if self.evolution is not None:
             whole = [training for training, _ in reported]
@@ -446,19 +450,22 @@ class Worker:
         with self.phases("reports"):
             verdicts = self.handle.judge([training.plan for training, _ in reported])
         self.trainer.end([own for (own, _), bad in zip(reported, verdicts, strict=True) if bad])
-        continuing = others
+        endings, continuing = [], []
         for (training, evaluation), pruned in zip(reported, verdicts, strict=True):
             if training.rung >= self.spec.rungs:  # the last rung is never pruned: it is complete
-                if self.reporter.complete(training, evaluation):
-                    self.tell("on_trial_complete", training.plan.number, evaluation.final)
+                endings.append(self.reporter.completed(training, evaluation))
             elif pruned:
-                self.reporter.prune(training, evaluation)
+                endings.append(self.reporter.pruned(training, evaluation))
             else:
-                self.records.checkpoint(training)
                 continuing.append(training)
+        for one in self.reporter.end(endings):
+            if one.event == "trial.complete":
+                self.tell("on_trial_complete", one.training.plan.number, one.fields["value"])
+        self.records.checkpoints(continuing)
         with self.phases("reports"):
-            self._refresh()
-        return continuing
+            if endings or time.monotonic() - self._refreshed > REFRESH_SECONDS:
+                self._refresh()
+        return [*others, *continuing]
 
     def _after_interruption(self, trainings: list[Training]) -> list[Training]:
         """Requeue all trials to stop or pause; otherwise drop the lost ones and return the rest."""

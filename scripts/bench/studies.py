@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,16 @@ def quiet_telemetry(handle: StudyHandle) -> Telemetry:
 
 
 def work(
-    handle: StudyHandle, experiment: Experiment, more: int, telemetry: Telemetry | None = None
+    handle: StudyHandle,
+    experiment: Experiment,
+    more: int,
+    telemetry: Telemetry | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Worker, float]:
-    """Train `more` trials with the real worker. Returns the worker and the seconds it took."""
+    """Train `more` trials with the real worker. Returns the worker and the seconds it took.
+
+    clock: measures them, and the worker's phases; `time.thread_time` for processor time.
+    """
     total = len(handle.trials()) + more
     telemetry = telemetry or quiet_telemetry(handle)
     telemetry.total = total
@@ -123,8 +131,9 @@ def work(
         name,
         StopRequest(lambda _: None),
     )
-    began = time.perf_counter()
+    worker.phases.clock = clock
+    began = clock()
     worker.run()
-    seconds = time.perf_counter() - began
+    seconds = clock() - began
     leave(handle.storage, name)
     return worker, seconds

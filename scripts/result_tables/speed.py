@@ -151,6 +151,21 @@ def recurrent_steps() -> str:
     return table(head, rows) + origin("recurrent_steps", found["machine"])
 
 
+def image_steps() -> str:
+    """PPO with images, in native code and in torch."""
+    found = load("image_steps")
+    rows = []
+    for row in found["results"]:
+        cell = row["cell"]
+        rate = {name: statistics.median(values) for name, values in row["runs"].items()}
+        channels, *sides = cell["image"]
+        name = f"{'×'.join(map(str, [*sides, channels]))}, {cell['width']}"
+        speeds = [f"{rate[one]:,.0f}" for one in ("ours", "torch")]
+        rows.append([name, *speeds, ratio_text(row["ours_over_torch"])])
+    head = ["steps per second", "native", "in torch", "native is"]
+    return table(head, rows) + origin("image_steps", found["machine"])
+
+
 def env_steps() -> str:
     """Steps of the market environment and CartPole."""
     found = load("env_steps")

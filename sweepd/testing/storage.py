@@ -11,7 +11,7 @@ from optuna.storages import BaseStorage
 from optuna.testing import pytest_storages
 from optuna.trial import TrialState
 
-from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
+from sweepd.optimize.study.database.storage import StudyStorage, TrialLost, TrialWrite
 
 
 class StorageTestCase(pytest_storages.StorageTestCase):
@@ -70,16 +70,17 @@ class StorageTestCase(pytest_storages.StorageTestCase):
         taker = again()
         taker.set_trial_state_values(trial_id, TrialState.WAITING)  # as a recovery does
         assert taker.claim_waiting(study._study_id, trial_id, "new", 1)
+        params = {"y": (0.5, FloatDistribution(0, 1))}
         for write in (
             lambda: trial.report(2.0, 2),
             lambda: trial.set_user_attr("a", 1),
             lambda: trial.suggest_float("y", 0, 1),
             lambda: storage.set_trial_system_attr(trial_id, "b", 1),
             lambda: study.tell(trial, 3.0),
-            lambda: storage.set_trial_params(trial_id, {"y": (0.5, FloatDistribution(0, 1))}),
             lambda: storage.set_trial_user_attrs(trial_id, {"a": 1}),
-            lambda: storage.report(trial_id, 2, 2.0),
-            lambda: storage.end(trial_id, TrialState.COMPLETE, [3.0]),
+            lambda: storage.write_one(TrialWrite(trial_id, params=params)),
+            lambda: storage.write_one(TrialWrite(trial_id, report=(2, 2.0))),
+            lambda: storage.write_one(TrialWrite(trial_id, end=TrialState.COMPLETE, values=[3.0])),
         ):
             with pytest.raises(TrialLost):
                 write()

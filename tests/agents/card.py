@@ -32,9 +32,9 @@ from torch.utils._pytree import tree_leaves
 
 from sweepd.agents.algorithms import fused_loss
 from sweepd.agents.engine import graphs
-from sweepd.agents.networks import fused_sample, optimizer
-from sweepd.agents.networks.gpu_kernels import NAMES, GpuKernels, Launch
+from sweepd.agents.networks import optimizer
 from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.native.gpu import GpuKernels, KernelSource, Launch
 from tests.agents.toy_env import ToyEnv
 from tests.envs.games.toys import Nim
 
@@ -176,8 +176,10 @@ def _layout(tensor: Tensor) -> tuple[int, ...] | None:
     return tensor.stride() if order == expected else None
 
 
-def counted_kernels() -> GpuKernels:
+def counted_kernels(source: KernelSource, device: torch.device) -> GpuKernels | None:
     """Return kernels that do nothing; their launches are counted as those of operations."""
+    if device != DEVICE:
+        return None
 
     def launch_of(name: str) -> Launch:
         def launch(_: tuple[int, int], arguments: Sequence[Tensor | int]) -> None:
@@ -188,11 +190,14 @@ def counted_kernels() -> GpuKernels:
                 "gaussian"
             )
             for seen in _active:
-                seen.launches[name] += 1
+                if _in_env.get():
+                    seen.env_launches += 1
+                else:
+                    seen.launches[name] += 1
 
         return launch
 
-    return GpuKernels({name: launch_of(name) for name in NAMES})
+    return source.made_of(launch_of)
 
 
 @contextmanager
@@ -207,12 +212,11 @@ def card(env: Any, *, fused: bool = True) -> Iterator[None]:
     """
     default = DEVICE if isinstance(env, ToyEnv | Nim) else torch.device("cpu")
     with pytest.MonkeyPatch.context() as patch:
-        kernels = counted_kernels()
+        if fused:
+            patch.setattr(KernelSource, "on", counted_kernels)
         patch.setattr(fused_loss, "agrees", lambda *_: True)  # reads values, once per process
         patch.setattr(graphs, "changed", lambda *_: True)  # likewise, once per recording
         patch.setattr(optimizer.Adam, "moves", lambda *_: False)
-        for module in (optimizer, fused_loss, fused_sample):
-            patch.setattr(module, "kernels_for", lambda _: kernels if fused else None)
         for name in _METHODS:
             if hasattr(env, name):
                 patch.setattr(env, name, _there(getattr(env, name), default))
@@ -233,15 +237,20 @@ _METHODS = (
 )
 
 
-def made_there(make: Callable[[], VecEnv], *, names_device: bool = False) -> Any:
+def made_there(
+    make: Callable[[], VecEnv], *, names_device: bool = False, fused: bool = True
+) -> Any:
     """Construct an environment on the device; its normaliser is on the host.
 
     Args:
         make: constructs it.
         names_device: whether it is made for a device; the tests' own environments are not.
+        fused: whether it has the kernels of GPUs, which only count.
     """
     default = "cpu" if names_device else DEVICE
     with pytest.MonkeyPatch.context() as patch, torch.device(default):
+        if fused:
+            patch.setattr(KernelSource, "on", counted_kernels)
         # Checks of a game's rules read values, once, when the environment is made.
         patch.setattr("sweepd.envs.games.tensor_game.check_rules", lambda *_: None)
         env: Any = make()

@@ -1,16 +1,15 @@
 """Digests of the trained weights of small programs (`digests.json`).
 
-Programs that native kernels train have one digest for all processors, others one per kind of
-processor.
+Native kernels, which train all of them, give the same digests on all processors.
 
 A digest changes when the numerics of training change, intended or not, or with another version of
 torch. After an intended change, write the digests again from the repository's root:
 
-    python -m tests.agents.digests --write                for this processor
-    python -m tests.agents.emulated_processors --write    for kinds that qemu-user emulates
+    python -m tests.agents.digests --write
 
-Without --write, the first command prints this processor's digests. If a digest changed, --write
-removes all others, also of other kinds of processors, since they belong to the earlier numerics.
+Without --write, it prints this processor's digests. If a digest changed, --write removes all others,
+since they belong to the earlier numerics. (Without native kernels, digests are those of a kind of
+processor; none are stored.)
 """
 
 from __future__ import annotations
@@ -41,23 +40,14 @@ MEMBER = 2  # whose weights are looked at; its parameters and seeds follow from 
 ALONE, CROWD = {1: MEMBER}, {0: 5, 1: 6, 2: 7, 3: MEMBER, 4: 8}
 
 
-def kind(name: str = "") -> str:
-    """Return for what the digest of a program is kept, and torch's version.
+def kind() -> str:
+    """Return for what digests are kept, and torch's version.
 
-    That is the kind of processor; of programs that native kernels train, all processors.
+    That is native kernels, on all processors; without them, the kind of processor.
     """
-    kernels = chosen("ppo", "fp32", torch.device("cpu"), recurrent=False)
-    native = name in NATIVE and kernels.startswith("native")
-    where = "native kernels" if native else processor_kind()
+    kernels = chosen("ppo", "fp32", torch.device("cpu"), recurrent=False, images=False)
+    where = "native kernels" if kernels.startswith("native") else processor_kind()
     return f"{where}, torch {torch.__version__.partition('+')[0]}"
-
-
-def by_kind(digests: dict[str, str]) -> dict[str, dict[str, str]]:
-    """Return digests of programs, by kind and program."""
-    found: dict[str, dict[str, str]] = {}
-    for name, value in digests.items():
-        found.setdefault(kind(name), {})[name] = value
-    return found
 
 
 def crypto(assets: int) -> VecEnv:
@@ -161,24 +151,6 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-# Those that native kernels train, where there are any.
-NATIVE = (
-    "ppo, 5 assets",
-    "ppo, 7 assets",
-    "ppo, cartpole",
-    "ppo, wide",
-    "ppo, masked choices",
-    "ppo, absent agents",
-    "ppo, gru",
-    "ppo, lstm",
-    "ppo, items",
-    "ppo, many items",
-    "sac, 5 actions",
-    "sac, wide",
-    "d3qn, 7 choices",
-)
-
-
 def digest(weights: dict[str, Tensor]) -> str:
     """16 hexadecimal digits of a SHA-256 over names, sizes and bytes."""
     total = hashlib.sha256()
@@ -246,14 +218,19 @@ def main() -> None:
         products = {"products": [total, len(by_slot)]} if args.products else {}
         print(
             json.dumps(
-                {"kind": kind(), "digests": by_kind(found), "wrong": wrong, "seconds": seconds}
+                {
+                    "kind": processor_kind(),
+                    "digests": {kind(): found},
+                    "wrong": wrong,
+                    "seconds": seconds,
+                }
                 | products
             )
         )
     else:
-        print(f"kind of processor: {kind()}", *wrong, sep="\n")
+        print(f"kind of processor: {processor_kind()}", *wrong, sep="\n")
     if args.write:
-        write(by_kind(found))
+        write({kind(): found})
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ On each of Haswell, EPYC and Skylake-Client (all with AVX2, none with AVX-512) i
                MKL's default mode and in the reproducible mode that sweepd sets
                (`sweepd.envs.support.mkl`)
     digests    some programs of `tests.agents.digests`: whether weights depend on slot, batch mates
-               or threads, and whether they match those stored for this kind of processor
+               or threads, and whether they match those stored
 
-    python -m tests.agents.emulated_processors [--quick]
-        [--save FILE]
-    python -m tests.agents.emulated_processors --write      update tests/agents/digests.json
+    python -m tests.agents.emulated_processors [--quick] [--save FILE]
 
 It requires an x86-64 machine and `qemu-x86_64` (apt-get install qemu-user); otherwise it prints a
 message and exits with 0. The exit code is 1 if a check fails. --quick runs two programs, for CI.
@@ -30,13 +28,13 @@ from typing import Any
 
 from scripts.bench.harness import benchmark_parser, print_machine, save_results
 from sweepd.envs.support.mkl import VARIABLE
-from tests.agents.digests import known, write
+from tests.agents.digests import known
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PROCESSORS = ("Haswell", "EPYC", "Skylake-Client")
 QUICK = ("d3qn, 7 choices", "ppo, cartpole")
-PROGRAMS = (*QUICK, "sac, 5 actions", "ppo, gru", "ppo, lstm")
+PROGRAMS = (*QUICK, "sac, 5 actions", "ppo, gru", "ppo, lstm", "ppo, images")
 # The first product is computed before sweepd is imported, so MKL stays in its default mode.
 _PRODUCTS = (
     "import json, warnings, torch; torch.ones(3, 3) @ torch.ones(3, 3); "
@@ -109,9 +107,6 @@ def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="two programs only")
     parser.add_argument("--jobs", type=int, default=2, help="processors emulated at a time")
-    parser.add_argument(
-        "--write", action="store_true", help="keep the digests in tests/agents/digests.json"
-    )
     args = parser.parse_args()
     if platform.machine() not in ("x86_64", "AMD64") or shutil.which("qemu-x86_64") is None:
         print(
@@ -123,12 +118,6 @@ def main() -> None:
     programs = QUICK if args.quick else PROGRAMS
     with ThreadPoolExecutor(args.jobs) as pool:
         results = list(pool.map(lambda processor: look(processor, programs), PROCESSORS))
-    if args.write:
-        digests: dict[str, dict[str, str]] = {}
-        for result in results:
-            for kind, some in result["reproducible mode"]["digests"].items():
-                digests.setdefault(kind, {}).update(some)
-        write(digests)
     fine = [show(result) for result in results]
     save_results(args.save, {"machine": found, "results": results})
     sys.exit(0 if all(fine) else 1)

@@ -113,20 +113,20 @@ def test_ppo_trains_and_acts_on_a_card(name: str) -> None:
         assert not acting.uploads
 
 
-def game(name: str, *, versus: bool = False) -> Callable[[], Any]:
+def game(name: str, *, versus: bool = False, members: int = 3) -> Callable[[], Any]:
     def make() -> Any:
         found = get_game(name)
-        params = [found.params()] * 3
+        params = [found.params()] * members
         if not versus:
             return found.make(params, 4, together=1, device=DEVICE)
         assert found.versus is not None
-        opponents = Scripted(found.scripted(params[0]), 3, DEVICE)
+        opponents = Scripted(found.scripted(params[0]), members, DEVICE)
         return found.versus(params, 4, together=1, device=DEVICE, opponents=opponents)
 
     return make
 
 
-def crypto(*, windows: bool = False) -> Any:
+def crypto(*, windows: bool = False, members: int = 3) -> Any:
     # All rules are on.
     params = EnvParams(
         episode_bars=13,
@@ -141,8 +141,9 @@ def crypto(*, windows: bool = False) -> Any:
     first = market.first_bar(2)
     if windows:
         own = [(first, first + 3), (first, first + 6)]
-        return CryptoEnv.for_windows(market, params, [own] * 3, device=DEVICE)
-    return CryptoEnv(market, [params] * 3, [[(first, first + 600)]] * 3, 4, device=DEVICE)
+        return CryptoEnv.for_windows(market, params, [own] * members, device=DEVICE)
+    every = [params] * members
+    return CryptoEnv(market, every, [[(first, first + 600)]] * members, 4, device=DEVICE)
 
 
 # Enough where a step has hundreds of launches.
@@ -293,16 +294,21 @@ def plain_crypto() -> Any:
     return CryptoEnv(market, params, [[window]] * 3, 4, device=DEVICE)
 
 
-@pytest.mark.parametrize(
-    ("make", "program", "environment"),
-    [(game("cartpole"), 18, [43]), (plain_crypto, 18, [75, 106])],
-    ids=["cartpole", "crypto"],
-)
-def test_launches_of_recorded_rollout_steps(
-    make: Callable[[], Any], program: int, environment: list[int]
-) -> None:
-    """The program's own launches, and those of environments, which are plain texts of their rules."""
-    env, recording = made_there(make, names_device=True), Recording()
+# Launches of a recorded step of a rollout: of the program, and of the environment, without and with
+# ends of episodes in crypto, by whether there are fused kernels.
+ROLLOUT_STEPS = {
+    ("cartpole", True): (18, [1]),
+    ("cartpole", False): (18, [43]),
+    ("crypto", True): (18, [2, 3]),
+    ("crypto", False): (18, [75, 106]),
+}
+
+
+@pytest.mark.parametrize(("name", "fused"), ROLLOUT_STEPS)
+def test_launches_of_recorded_rollout_steps(name: str, fused: bool) -> None:
+    make = game("cartpole") if name == "cartpole" else plain_crypto
+    program, environment = ROLLOUT_STEPS[name, fused]
+    env, recording = made_there(make, names_device=True, fused=fused), Recording()
     with card(env):
         ppo = ppo_in(env)
         ppo.recorder = recording
@@ -346,11 +352,32 @@ def test_launches_do_not_depend_on_the_number_of_members(name: str, fused: bool)
             counts.append((collecting.total, updating.total))
         # The longer rollout has 12 more steps, and 6 more gradient steps.
         (step, gradient), (steps, gradients) = counts
-        found.add(((steps - step) / 12, (gradients - gradient) / 6))
+        # Whole rollouts and updates draw their random numbers, too.
+        found.add(((steps - step) / 12, (gradients - gradient) / 6, *counts))
     assert len(found) == 1, found
-    (per_step, per_gradient_step) = found.pop()
+    (per_step, per_gradient_step, *_) = found.pop()
     assert per_step <= MOST[name, fused][0]
     assert per_gradient_step <= MOST[name, fused][1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [crypto, lambda members: game("cartpole", members=members)()],
+    ids=["crypto", "cartpole"],
+)
+def test_launches_of_rollouts_do_not_depend_on_the_number_of_members(
+    make: Callable[..., Any],
+) -> None:
+    found = []
+    for members in (2, 10):
+        env = made_there(partial(make, members=members), names_device=True)
+        with card(env):
+            ppo = ppo_in(env)
+            ppo.train(env, 2)
+            with Card() as seen:
+                ppo.train(env, 1)
+            found.append((seen.total, seen.env_launches, seen.uploads))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])

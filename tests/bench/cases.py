@@ -58,6 +58,7 @@ TINY_LEARNING = "--seeds 2 --steps 256 --only "
 GPU_PARTS = {
     "ready": ("programs.sac.gradient_steps_recorded", "fused_kernels"),
     "bits": ("sac.in company.equal", "ppo, gru.again.equal"),
+    "env-kernels": ("crypto, shorts.compiled", "cartpole.rows.0.steps_per_second.torch"),
     "waits": ("d3qn.waits",),
     "kernels": ("rows.0.microseconds", "total"),
     "steps": ("rows.1.microseconds_per_gradient_step",),
@@ -155,8 +156,13 @@ CASES = [
         for part, keys in GPU_PARTS.items()
     ),
     Case(
-        "recurrent_steps",
-        "--members 2 --widths 16 --envs 4 --minibatch 32 --runs 1 --seconds 0.001",
+        "native_steps:images",
+        "images --members 2 --widths 16 --envs 2 --minibatch 32 --runs 1 --seconds 0.001",
+        ("machine.processor", "results.1.runs.torch.0", "results.0.ours_over_torch"),
+    ),
+    Case(
+        "native_steps:recurrent",
+        "recurrent --members 2 --widths 16 --envs 4 --minibatch 32 --runs 1 --seconds 0.001",
         ("machine.processor", "results.3.runs.torch.0", "results.0.ours_over_torch"),
     ),
     Case(

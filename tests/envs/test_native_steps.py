@@ -213,7 +213,7 @@ def test_the_digests_see_a_changed_step(tmp_path: Path) -> None:
         (
             cartpole.STEP,
             cartpole.SOURCE,
-            "cartpole.cpp",
+            "cartpole.h",
             "numerator / denominator",
             "numerator * (1.0 / denominator)",
         ),

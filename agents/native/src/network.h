@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "activation.h"
+#include "convolution.h"
 #include "entities.h"
 #include "items.h"
 #include "recurrence.h"
@@ -36,6 +37,9 @@ struct Layout {
     const Items* items;   // null: there are none
     const Entities* entities;  // likewise
     long entity_weight, entity_bias;
+    const Images* images;  // likewise
+    std::vector<Convolution> convolutions;
+    long images_together;
     long embedding, item_weight, item_bias;
     Recurrence recurrence;
     long steps;           // of a sequence; 1 without recurrent layer
@@ -48,14 +52,17 @@ struct Layout {
 
     Layout(long columns, long width, long depth, long out, Activation activation, bool gaussian,
            std::vector<long> chains, const Items* items, const Entities* entities,
-           Cell cell, long steps)
+           const Images* images, Cell cell, long steps)
         : in(items ? items->inputs() : entities ? entities->inputs(columns) : columns),
           width(width), depth(depth), out(out), heads{out}, activation(activation), items(items),
-          entities(entities), recurrence{cell, width}, steps(steps), columns(columns) {
+          entities(entities), images(images), recurrence{cell, width}, steps(steps),
+          columns(columns) {
+        if (images) convolutions = ::convolutions(*images), in = convolutions.back().size();
         // Whole sequences of recurrent networks, and whole 16s of rows.
         together = CHUNK;
         if (recurrent()) together = padded(std::max(FEWEST, CHUNK / steps), steps % 2 ? 16 : 8);
         chunk = together * steps;
+        images_together = images ? ::images_together(convolutions[0], chunk) : 0;
         height = padded(width), out_height = padded(out);
         // 16 more: rows at a distance of a power of two would share few lines of the cache.
         row = height + PANEL;
@@ -78,6 +85,8 @@ struct Layout {
             entity_weight = part(entities->columns * entities->width);
             entity_bias = part(entities->width);
         }
+        for (Convolution& of : convolutions)
+            of.filter = part(of.patch() * of.high()), of.bias = part(of.high());
         for (int k = 0; k < 2; k++) {
             cell_weight[k] = part(recurrent() ? width * recurrence.all() : 0);
             cell_bias[k] = part(recurrent() ? recurrence.all() : 0);
@@ -88,7 +97,7 @@ struct Layout {
     Layout(long in, long width, long depth, const std::vector<long>& parts, Activation activation,
            bool linear_top)
         : Layout(in, width, depth, std::accumulate(parts.begin(), parts.end(), 0L), activation,
-                 false, {}, nullptr, nullptr, Cell::none, 1) {
+                 false, {}, nullptr, nullptr, nullptr, Cell::none, 1) {
         heads = parts;
         this->linear_top = linear_top;
     }
@@ -106,19 +115,19 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
         memcpy(TO_PRIVATE ? here : there, TO_PRIVATE ? there : here, size * sizeof(float));
     };
     // Several matrices may lie side by side.
-    auto panels = [&](long at, long rows, long columns, long matrices = 1) {
+    auto panels = [&](long at, long rows, long columns, long matrices = 1, bool planes = false) {
         float *from = flat + *places++, *to = own + at;
         for (long k = 0; k < matrices; k++, to += rows * padded(columns))
-            for (long j = 0; j < columns; j += PANEL)
-                for (long i = 0; i < rows; i++) {
-                    float* there = from + (i * matrices + k) * columns + j;
-                    float* row = to + (j / PANEL * rows + i) * PANEL;
-                    if (j + PANEL <= columns) move(there, row, PANEL);
-                    else move(there, row, columns - j);
-                }
+            for (long i = 0; i < rows; i++) {
+                const long flat_i = planes ? flat_row(n.convolutions.back(), i) : i;
+                for (long j = 0; j < columns && flat_i >= 0; j += PANEL)
+                    move(from + (flat_i * matrices + k) * columns + j,
+                         to + (j / PANEL * rows + i) * PANEL, std::min(columns - j, PANEL + 0L));
+            }
     };
     if (TO_PRIVATE) memset(own, 0, n.size * sizeof(float));
-    for (long l = 0; l < n.depth; l++) panels(n.weight[l], n.inputs(l), n.width);
+    for (long l = 0; l < n.depth; l++)
+        panels(n.weight[l], n.inputs(l), n.width, 1, n.images && !l);
     for (long l = 0; l < n.depth; l++) move(flat + *places++, own + n.bias[l], n.width);
     long first = 0;
     for (long columns : n.heads) {
@@ -143,6 +152,12 @@ static void exchange(const Layout& n, const int64_t* places, float* flat, float*
         panels(n.entity_weight, n.entities->columns, n.entities->width);
         copy(n.entity_bias, n.entities->width);
     }
+    for (size_t l = 0; l < n.convolutions.size(); l++) {
+        float* from = flat + *places++;
+        each_weight(n.convolutions[l], l ? n.convolutions[l - 1].channels : n.images->channels,
+                    [&](long at, long to) { move(from + at, own + n.convolutions[l].filter + to); });
+    }
+    for (const Convolution& of : n.convolutions) copy(of.bias, of.channels);
     if (n.recurrent()) {
         for (long at : n.cell_weight) panels(at, n.width, n.width, n.recurrence.gates());
         for (long at : n.cell_bias) panels(at, 1, n.width, n.recurrence.gates());
@@ -175,11 +190,12 @@ static long in_use(const float* x, long row, long rows, long columns) {
 // What a thread needs for one network at a time; all of it is written before it is read.
 struct Workspace {
     float *obs, *x, *hidden[DEEPEST], *slope[DEEPEST], *delta[2], *y, *d_output, *grad,
-        *turned[DEEPEST], *last, *side, *live, *mask;
+        *turned[DEEPEST], *top, *side, *live, *mask;
     Step step;  // the first one
     float *starts, *turned_cell[2], *d_state;
     ItemTables tables, d_tables;
-    float* d_x;  // of items and entities
+    float* d_x;  // of items, entities and images
+    Planes planes;
 
     // For `sets` sets of weights, of which one is computed at a time; `grad` holds all of theirs.
     // Returns the floats that it takes; from null, only counts. What `forward` reads and writes may
@@ -189,17 +205,19 @@ struct Workspace {
         auto part = [&at](long size) { float* here = at; at += padded(size, 64); return here; };
         x = part(chunks * n.chunk * n.x_row);
         obs = n.items || n.entities ? part(n.chunk * n.obs_row) : x;
+        if (n.images)
+            planes.cut(*n.images, n.convolutions, n.chunk, n.images_together, true, part);
         for (long l = 0; l < n.depth; l++) {
             hidden[l] = part(chunks * n.chunk * n.row);
             // ReLU's slopes follow from its results.
             slope[l] = part(n.activation == Activation::relu ? 0 : chunks * n.chunk * n.row);
         }
-        for (auto& one : delta) one = part(n.chunk * std::max(n.row, n.out_height));
+        for (auto& one : delta) one = part(n.chunk * n.row);
         y = part(chunks * n.chunk * n.out_height);
         d_output = part(n.chunk * n.out_height);
         grad = part(sets * n.size);
         for (long l = 1; l < n.depth; l++) turned[l] = part(n.height * n.height);
-        last = part(n.out_height * n.height);
+        top = part(n.chunk * n.height);
         side = part(n.chunk * side_columns);
         live = part(n.chunk);
         mask = part(n.chunk * n.out);
@@ -208,8 +226,8 @@ struct Workspace {
                 *one = ItemTables(*n.items, n.height, part(ItemTables::size(*n.items, n.height)));
             turned[0] = part(padded(n.items->rows()) * n.height);
         }
-        if (n.entities) turned[0] = part(padded(n.in) * n.height);
-        d_x = part(n.items || n.entities ? n.chunk * n.x_row : 0);
+        if (n.entities || n.images) turned[0] = part(padded(n.in) * n.height);
+        d_x = part(n.items || n.entities || n.images ? n.chunk * n.x_row : 0);
         if (n.recurrent()) {
             const Recurrence& of = n.recurrence;
             for (float** one : {&step.gates, &step.sums}) *one = part(n.chunk * of.row());
@@ -242,8 +260,9 @@ struct Workspace {
 static void prepare(const Layout& n, const float* w, const Workspace& s) {
     for (long l = 1; l < n.depth; l++)
         transpose(w + n.weight[l], n.width, n.height / PANEL, s.turned[l]);
-    transpose(w + n.last, n.out, n.height / PANEL, s.last);
-    if (n.entities) transpose(w + n.weight[0], n.in, n.height / PANEL, s.turned[0]);
+    if (n.entities || n.images)
+        transpose(w + n.weight[0], n.in, n.height / PANEL, s.turned[0]);
+    if (n.images) turn_filters(n.convolutions, w, s.planes);
     for (int k = 0; n.recurrent() && k < 2; k++)
         transpose(w + n.cell_weight[k], n.width, n.recurrence.all() / PANEL, s.turned_cell[k]);
     if (!n.items) return;
@@ -266,7 +285,7 @@ static void finish(const Layout& n, const Workspace& s) {
                s.grad + n.embedding, s.grad + n.item_weight, s.grad + n.item_bias);
 }
 
-// s.hidden and s.y (outputs x n.chunk: a column of outputs is contiguous) from s.obs.
+// s.hidden and s.y (outputs x n.chunk: a column of outputs is contiguous) from s.obs or s.planes.
 static void forward(const Layout& n, const float* w, const Workspace& s, long rows) {
     for (long r = 0; n.items && r < rows; r++)
         read_items(*n.items, n.height, s.tables, w + n.bias[0], s.obs + r * n.columns,
@@ -274,6 +293,9 @@ static void forward(const Layout& n, const float* w, const Workspace& s, long ro
     if (n.entities)
         encode(*n.entities, w + n.entity_weight, w + n.entity_bias, s.obs, n.obs_row, n.columns, s.x,
                n.x_row, rows);
+    for (long r = 0; n.images && r < rows; r += n.images_together)
+        convolve(n.convolutions, w, s.planes, r, std::min(n.images_together, rows - r), s.x,
+                 n.x_row);
     Left below{s.x, n.x_row, 1};
     for (long l = 0; l < n.depth; l++) {
         const bool items = n.items && !l;
@@ -295,14 +317,16 @@ static void forward(const Layout& n, const float* w, const Workspace& s, long ro
         unroll(n.recurrence, cells, below, s.first(n, rows), n.steps);
         below = {s.step.after, n.recurrence.state_row(), 1};
     }
-    // The outputs in rows, then turned; s.delta is free here.
-    float* out = s.delta[0];
-    multiply({rows, n.out_height / PANEL, n.width, below, {s.last, n.height * PANEL, PANEL},
-              {out, PANEL * n.chunk, PANEL}, w + n.last_bias, false, After::nothing, {}});
-    for (long j = 0; j < n.out; j++) {
-        const float* column = out + j / PANEL * PANEL * n.chunk + j % PANEL;
-        for (long r = 0; r < rows; r++) s.y[j * n.chunk + r] = column[r * PANEL];
-    }
+    // Outputs are few, so that they are the rows of this product, and the chunk's rows its columns.
+    const long columns = padded(rows);
+    for (long r = 0; r < columns; r += PANEL)
+        for (long i = 0; i < n.height; i += PANEL)
+            turn(below.at + r * below.row + i, below.row, s.top + r * n.height + i * PANEL);
+    for (long j = 0; j < n.out; j++)
+        std::fill_n(s.y + j * n.chunk, columns, w[n.last_bias + j]);
+    multiply({n.out, columns / PANEL, PANEL, {w + n.last, PANEL, 1, n.out * PANEL},
+              {s.top, n.height * PANEL, PANEL, PANEL * PANEL}, {s.y, PANEL, n.chunk}, nullptr, true,
+              After::nothing, {}, n.height / PANEL});
 }
 
 // Call `use(l, delta)` with the derivatives by the sums of each hidden layer (before its
@@ -347,14 +371,28 @@ static void backward_of_items(const Layout& n, const Workspace& s, long rows, co
                       delta + r * n.row, s.d_x + r * n.x_row, s.d_tables);
 }
 
+// s.d_x, derivatives by the first columns of x before their ReLU, given the first layer's.
+static void through_first(const Layout& n, const Workspace& s, long rows, long columns,
+                          const float* delta) {
+    multiply({rows, columns / PANEL, n.width, {delta, n.row, 1},
+              {s.turned[0], n.height * PANEL, PANEL}, {s.d_x, PANEL, n.x_row}, nullptr, false,
+              After::mask, {s.x, PANEL, n.x_row}});
+}
+
 // Add the gradients of the layer over entities, given the first layer's derivatives.
 static void backward_of_entities(const Layout& n, const Workspace& s, long rows,
                                  const float* delta) {
-    multiply({rows, n.entities->vectors() / PANEL, n.width, {delta, n.row, 1},
-              {s.turned[0], n.height * PANEL, PANEL}, {s.d_x, PANEL, n.x_row}, nullptr, false,
-              After::mask, {s.x, PANEL, n.x_row}});
+    through_first(n, s, rows, n.entities->vectors(), delta);
     add_gradients(*n.entities, s.obs, n.obs_row, s.d_x, n.x_row, rows, s.grad + n.entity_weight,
                   s.grad + n.entity_bias);
+}
+
+// Add the gradients of the convolutions, given the first layer's derivatives.
+static void backward_of_images(const Layout& n, const Workspace& s, long rows, const float* delta) {
+    through_first(n, s, rows, n.x, delta);
+    for (long r = 0; r < rows; r += n.images_together)
+        add_gradients(n.convolutions, s.planes, r, std::min(n.images_together, rows - r),
+                      s.d_x + r * n.x_row, n.x_row, s.grad);
 }
 
 // Add the gradients of the recurrent layer, given those by the sums of its gates.
@@ -394,6 +432,7 @@ static void backward(const Layout& n, const float* w, const Workspace& s, long r
                   {into, panel, PANEL}, nullptr, true, After::nothing, {}});
         if (items) backward_of_items(n, s, rows, delta);
         if (n.entities && !l) backward_of_entities(n, s, rows, delta);
+        if (n.images && !l) backward_of_images(n, s, rows, delta);
     });
     if (n.recurrent()) backward_of_cells(n, s, rows);
 }

@@ -15,12 +15,14 @@ struct Outputs {
     int64_t sets, seat_column;               // sets of weights per member; of two, who plays a row
     int64_t obs_stride, stride, out_stride;  // floats between members' observations, sets, …
     int64_t obs_row;                         // floats between rows of observations
-    const float* obs;
+    const void* obs;                         // floats; of images, bytes
     const float* weights;                    // of the first network
     const int64_t* places;                   // of its parts: `exchange`
     const int64_t* head_sizes;               // (heads,) outputs
     const Items* items;                      // null: there are none
     const Entities* entities;                // likewise
+    const Images* images;                    // likewise
+    const float *state_avg, *state_std;      // (G, columns), of images
     const float* states;                     // (G, rows, …), of recurrent networks
     const uint8_t* live;                     // (G, rows), which of them advance; null: all
     float *result, *next_states;
@@ -41,6 +43,69 @@ static void pack(const float* from, long rows, long columns, float* to, long mat
                 else for (long j = 0; j < PANEL; j++) to[j] = q + j < columns ? row[j] : 0.0f;
             }
 }
+
+// The convolutions of a network, and memory for some images. None: it does nothing.
+struct ImageLayers {
+    const Outputs& o;
+    std::vector<Convolution> layers;
+    Planes planes;
+    float* weights;
+
+    explicit ImageLayers(const Outputs& o) : o(o) {
+        if (o.images) layers = convolutions(*o.images);
+    }
+    operator bool() const { return o.images; }
+
+    // Rows at a time.
+    long chunk() const { return o.images ? images_together(layers[0], CHUNK) : CHUNK; }
+
+    template <typename Part>
+    void cut(Part part) {
+        if (!*this) return;
+        planes.cut(*o.images, layers, chunk(), chunk(), false, part);
+        long size = 0;
+        for (Convolution& n : layers) {
+            n.filter = size, n.bias = n.filter + n.patch() * n.high();
+            size = n.bias + n.high();
+        }
+        weights = part(size);
+    }
+
+    // Read a row of member g as the image of this place.
+    void read(long g, long row, long place) const {
+        to_pixels(*o.images, (const uint8_t*)o.obs + g * o.obs_stride + row * o.obs_row,
+                  planes.pixels + place * planes.pixel_row);
+    }
+
+    // The features of the first images.
+    void run(long images, float* x, long x_row) const {
+        convolve(layers, weights, planes, 0, images, x, x_row);
+    }
+
+    // From the weights of a network of member g. `dense`: the first hidden layer's, in panels.
+    void read_weights(const float* w, long g, float* dense) {
+        if (!*this) return;
+        const int64_t* parts = o.further();
+        for (size_t l = 0; l < layers.size(); l++) {
+            const Convolution& n = layers[l];
+            float *filter = weights + n.filter, *bias = weights + n.bias;
+            memset(filter, 0, (n.patch() + 1) * n.high() * sizeof(float));
+            each_weight(n, l ? layers[l - 1].channels : o.images->channels,
+                        [&](long at, long to) { filter[to] = w[parts[l] + at]; });
+            memcpy(bias, w + parts[layers.size() + l], n.channels * sizeof(float));
+        }
+        const long columns = g * o.images->columns();
+        planes.set_normaliser(*o.images, o.state_avg + columns, o.state_std + columns);
+        const long in = layers.back().size(), height = padded(o.width);
+        memset(dense, 0, in * height * sizeof(float));
+        for (long i = 0; i < in; i++) {
+            const long row = flat_row(layers.back(), i);
+            for (long j = 0; j < o.width && row >= 0; j += PANEL)
+                memcpy(dense + (j / PANEL * in + i) * PANEL, w + o.places[0] + row * o.width + j,
+                       std::min(o.width - j, PANEL + 0L) * sizeof(float));
+        }
+    }
+};
 
 // Copy the parts of the last layer to one matrix in panels and one bias.
 static void pack_heads(const Outputs& o, const float* w, float* to, float* bias) {
@@ -83,7 +148,8 @@ struct RecurrentLayer {
 
     // From a network's weights.
     void read_weights(const float* w) {
-        const int64_t* parts = o.further() + (o.items ? 3 : o.entities ? 2 : 0);
+        const int64_t* parts = o.further();
+        parts += o.items ? 3 : o.entities ? 2 : o.images ? 2 * o.images->layers : 0;
         for (int k = 0; *this && k < 2; k++) {
             const float *from = w + parts[k], *bias_from = w + parts[2 + k];
             cells.weight[k] = {from, PANEL, n.gates() * n.width}, cells.bias[k] = bias_from;
@@ -113,16 +179,21 @@ struct RecurrentLayer {
 // one set. Returns whether all ids of items are in the vocabulary.
 static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector<long>& own) {
     const long height = padded(o.width), out_height = padded(o.outputs), row = height + PANEL;
-    const long in = o.items ? o.items->inputs() : o.inputs, read = o.items ? o.items->x() : in;
+    ImageLayers of_images{o};
+    const long in = of_images ? of_images.layers.back().size()
+                    : o.items ? o.items->inputs() : o.inputs;
+    const long read = o.items ? o.items->x() : in;
     const long x_row = padded(read) + PANEL;
     // Of observations with entities.
     const long columns = o.entities ? in - o.entities->vectors() + o.entities->own() : 0;
     const long arranged_row = padded(columns) + PANEL;
     // Otherwise, products read the weights as they are.
-    auto packed = [&](long l) { return height != o.width || (o.items && !l); };
+    auto packed = [&](long l) { return height != o.width || ((o.items || of_images) && !l); };
     RecurrentLayer recurrent{o};
-    const bool in_place = !o.items && !o.entities && o.sets == 1;  // likewise the observations
-    const float *w = o.weights + (g * o.sets + set) * o.stride, *obs = o.obs + g * o.obs_stride;
+    const bool encoded = o.items || o.entities || of_images;
+    const bool in_place = !encoded && o.sets == 1;  // likewise the observations
+    const float* w = o.weights + (g * o.sets + set) * o.stride;
+    const float* obs = (const float*)o.obs + g * o.obs_stride;
 
     static thread_local std::vector<float> memory;
     float *layers[DEEPEST], *biases, *last, *x, *hidden[2], *y, *tables;
@@ -141,11 +212,14 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
         arranged = part(o.entities ? CHUNK * arranged_row : 0);
         shared = part(o.entities ? o.entities->columns * o.entities->width : 0);
         recurrent.cut(part);
+        of_images.cut(part);
         tables = part(o.items ? ItemTables::size(*o.items, height) : 0);
         if (count) memory.resize(at - begin + PANEL);
     }
+    of_images.read_weights(w, g, layers[0]);
     for (long l = 0; l < o.depth; l++) {
-        if (packed(l)) pack(w + o.places[l], l ? o.width : in, o.width, layers[l]);
+        if (packed(l) && !(of_images && !l))
+            pack(w + o.places[l], l ? o.width : in, o.width, layers[l]);
         pack(w + o.places[o.depth + l], 1, o.width, biases + l * height);
     }
     pack_heads(o, w, last, biases + o.depth * height);
@@ -165,19 +239,21 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
     recurrent.read_weights(w);
 
     bool known = true;
-    for (size_t first = 0; first < own.size(); first += CHUNK) {
-        const long rows = std::min(CHUNK, (long)(own.size() - first)), *mine = &own[first];
+    const long chunk = of_images.chunk();
+    for (size_t first = 0; first < own.size(); first += chunk) {
+        const long rows = std::min(chunk, (long)(own.size() - first)), *mine = &own[first];
         for (long r = 0; !in_place && r < rows; r++) {
             const float* from = obs + mine[r] * o.obs_row;
-            if (o.entities) arrange(*o.entities, from, columns, arranged + r * arranged_row);
+            if (of_images) of_images.read(g, mine[r], r);
+            else if (o.entities) arrange(*o.entities, from, columns, arranged + r * arranged_row);
             else if (!o.items) memcpy(x + r * x_row, from, in * sizeof(float));
             else known &= read_items(*o.items, height, of_items, biases, from, x + r * x_row,
                                      hidden[0] + r * row);
         }
         if (o.entities)
             encode(*o.entities, shared, shared_bias, arranged, arranged_row, columns, x, x_row, rows);
+        if (of_images) of_images.run(rows, x, x_row);
         Left below = in_place ? Left{obs + mine[0] * o.obs_row, o.obs_row, 1} : Left{x, x_row, 1};
-        const bool encoded = o.items || o.entities;
         const long used = encoded ? read : in_use(below.at, below.row, rows, read);
         for (long l = 0; l < o.depth; l++) {
             const long inner = l ? o.width : used;
@@ -206,14 +282,14 @@ static bool outputs_of_set(const Outputs& o, long g, long set, const std::vector
 // Run all networks. Returns whether all ids of items are in the vocabulary.
 static bool outputs(const Outputs& o) {
     // As few parts of each member's rows as keep all threads busy: each prepares the weights.
-    const long chunks = (o.rows + CHUNK - 1) / CHUNK;
+    const long chunk = ImageLayers(o).chunk(), chunks = (o.rows + chunk - 1) / chunk;
     const long parts = std::min(chunks, (2 * o.threads + o.slots - 1) / o.slots);
     std::atomic<bool> known{true};
     Pool::get().run(o.slots * parts, o.threads, [&](long task, int) {
         const long g = task / parts, part = task % parts;
-        const long first = part * chunks / parts * CHUNK;
-        const long end = std::min((part + 1) * chunks / parts * CHUNK, (long)o.rows);
-        const float* obs = o.obs + g * o.obs_stride;
+        const long first = part * chunks / parts * chunk;
+        const long end = std::min((part + 1) * chunks / parts * chunk, (long)o.rows);
+        const float* obs = (const float*)o.obs + g * o.obs_stride;
         std::vector<long> own;
         for (long set = 0; set < o.sets; set++) {
             own.clear();

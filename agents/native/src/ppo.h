@@ -31,6 +31,7 @@ struct Update {
     int64_t sequences;                  // of a member
     const Items* items;                 // null: there are none
     const Entities* entities[2];        // likewise; as the columns of actors and critics
+    const Images* images;               // likewise
     const int64_t* options;             // (choices,) sizes
     const int64_t* places[2];           // of the parts of actors and critics in a network
     float *flat, *m, *v;                // (2, G, sets, stride)
@@ -57,7 +58,8 @@ static Layout layout(const Update& u, bool critic, long columns) {
         for (long k = 1, before = u.options[0]; k < u.choices; before += u.options[k++])
             chains.push_back(before * u.options[k]);
     return Layout(columns, u.width, u.depth, critic ? 1 : u.actions, u.activation,
-                  !u.choices && !critic, chains, u.items, u.entities[critic], u.cell, u.bptt);
+                  !u.choices && !critic, chains, u.items, u.entities[critic], u.images, u.cell,
+                  u.bptt);
 }
 
 // Columns that the networks of a member read. Weights of padding stay as they are without weight
@@ -65,7 +67,8 @@ static Layout layout(const Update& u, bool critic, long columns) {
 // are left out by fours, so that `norm` adds up the same lanes.
 static long columns_read(const Update& u, long g, bool critic) {
     const long all = u.inputs[critic];
-    if (u.byte_obs || u.items || u.entities[critic] || u.adam[g].weight_decay != 0) return all;
+    if (u.byte_obs || u.items || u.entities[critic] || u.images || u.adam[g].weight_decay != 0)
+        return all;
     const float* obs = (const float*)u.obs + g * u.stored * u.obs_columns;
     const long used = in_use(obs, u.obs_columns, u.stored, all);
     for (long k = 0; k < u.sets; k++)
@@ -99,7 +102,7 @@ class Network {
     std::vector<long> options;
     std::vector<int64_t> own;  // a minibatch's rows of one set of weights
 
-    // Copy the chunk's rows of the rollout to s.obs, s.side, s.live and s.mask.
+    // Copy the chunk's rows of the rollout to s.obs or s.planes, s.side, s.live and s.mask.
     void gather(const int64_t* rows, long count) {
         constexpr long AHEAD = 6;  // rows lie anywhere in the rollout: ask for them in time
         for (long r = 0; r < count; r++) {
@@ -109,7 +112,10 @@ class Network {
                 __builtin_prefetch(u.side + rows[r + AHEAD] * u.side_columns);
             }
             float* x = s.obs + r * n.obs_row;
-            if (u.byte_obs) {
+            if (n.images) {
+                to_pixels(*n.images, (const uint8_t*)u.obs + rows[r] * u.obs_columns,
+                          s.planes.pixels + r * s.planes.pixel_row);
+            } else if (u.byte_obs) {
                 const uint8_t* from = (const uint8_t*)u.obs + rows[r] * u.obs_columns;
                 const float *avg = u.state_avg + g * u.obs_columns;
                 const float *std = u.state_std + g * u.obs_columns;
@@ -144,7 +150,7 @@ class Network {
     }
 
     // Bytes of a number of an observation.
-    long cell() const { return u.byte_obs ? 1 : sizeof(float); }
+    long cell() const { return u.byte_obs || n.images ? 1 : sizeof(float); }
 
     // Whether some transitions are invalid. The last flag of recurrent ones is an episode's start.
     bool loses() const { return u.flag_columns > n.recurrent(); }
@@ -221,6 +227,9 @@ public:
     Outcome train(long limit) {
         Outcome o;
         bring(false);
+        if (n.images)
+            s.planes.set_normaliser(*n.images, u.state_avg + g * u.obs_columns,
+                                    u.state_std + g * u.obs_columns);
         const float highest_log_std = std::max(t.initial_log_std, 0.0f);
         bool running = true, valid = true;  // valid: whether the last minibatch has valid rows
         for (long step = 0; step < u.steps; step++) {

@@ -41,6 +41,54 @@ static inline vec all(float x) {  // a load, where x is in memory; vec{} + x wou
 #endif
 }
 
+// Fours of numbers, `apart` floats from each other.
+static inline vec load_fours(const float* at, long apart) {
+#if defined(__AVX512F__)
+    __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(at));
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(at + apart), 1);
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(at + 2 * apart), 2);
+    return (vec)_mm512_insertf32x4(x, _mm_loadu_ps(at + 3 * apart), 3);
+#elif defined(__AVX2__)
+    __m256 x = _mm256_castps128_ps256(_mm_loadu_ps(at));
+    return (vec)_mm256_insertf128_ps(x, _mm_loadu_ps(at + apart), 1);
+#else
+    return load(at);
+#endif
+}
+
+// Of each four numbers of a and b: a0 b0 a1 b1, and a2 b2 a3 b3. (Without a mask, GCC's header warns.)
+static inline vec first_pairs(vec a, vec b) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_maskz_unpacklo_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vec)_mm256_unpacklo_ps((__m256)a, (__m256)b);
+#else
+    return (vec)vzip1q_f32((float32x4_t)a, (float32x4_t)b);
+#endif
+}
+static inline vec last_pairs(vec a, vec b) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_maskz_unpackhi_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vec)_mm256_unpackhi_ps((__m256)a, (__m256)b);
+#else
+    return (vec)vzip2q_f32((float32x4_t)a, (float32x4_t)b);
+#endif
+}
+
+// WIDTH bytes as whole numbers. (Compilers convert vectors of bytes one by one.)
+static inline uvec load_bytes(const uint8_t* at) {
+#if defined(__AVX512F__)
+    return (uvec)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)at));
+#elif defined(__AVX2__)
+    return (uvec)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)at));
+#else
+    uint32_t four;
+    memcpy(&four, at, sizeof four);
+    return (uvec)vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
+#endif
+}
+
 // a b + c, rounded once.
 static inline vec fma(vec a, vec b, vec c) {
 #if defined(__AVX512F__)

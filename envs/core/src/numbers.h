@@ -2,17 +2,9 @@
 
 #pragma once
 
-#if defined(__CUDACC__) || defined(__HIPCC__)
-#define EVERYWHERE __device__
+#include "lanes.h"
+
 typedef unsigned int word;
-typedef long long wide;
-#else
-#include <cstdint>
-#include <cstring>
-#define EVERYWHERE
-typedef uint32_t word;
-typedef int64_t wide;
-#endif
 
 constexpr int BLOCKS = 16;         // of a group
 constexpr int WORDS = 4 * BLOCKS;  // of a group
@@ -21,25 +13,25 @@ constexpr int INDEX_BITS = 25;     // the lower bits of a key, which give way to
 // The kinds of numbers, from two words of which those of 32 bits use one.
 struct Uniform {
     typedef float Number;
-    EVERYWHERE Number operator()(word only, word) const { return (float)(only >> 8) * 0x1p-24f; }
+    DEVICE Number operator()(word only, word) const { return (float)(only >> 8) * 0x1p-24f; }
 };
 
 struct UniformDouble {
     typedef double Number;
-    EVERYWHERE Number operator()(word high, word low) const {
-        return (double)((wide)(high >> 5) << 26 | low >> 6) * 0x1p-53;
+    DEVICE Number operator()(word high, word low) const {
+        return (double)((int64_t)(high >> 5) << 26 | low >> 6) * 0x1p-53;
     }
 };
 
 struct Key {
-    typedef wide Number;
-    EVERYWHERE Number operator()(word high, word low) const { return (wide)high << 31 | low >> 1; }
+    typedef int64_t Number;
+    DEVICE Number operator()(word high, word low) const { return (int64_t)high << 31 | low >> 1; }
 };
 
 struct Normal {
     typedef float Number;
     const float* table;  // four coefficients of a polynomial for each interval
-    EVERYWHERE Number operator()(word only, word) const {
+    DEVICE Number operator()(word only, word) const {
         const int sign = (int)only >> 31;
         const int bits = bits_of((float)((int)only ^ sign) + 0.5f);
         const float* of = table + 4 * ((bits >> 20) - (126 << 3));
@@ -47,7 +39,7 @@ struct Normal {
         const float found = of[0] + distance * (of[1] + distance * (of[2] + distance * of[3]));
         return found * (float)(sign | 1);
     }
-    EVERYWHERE static int bits_of(float x) {
+    DEVICE static int bits_of(float x) {
         int bits;
         memcpy(&bits, &x, 4);
         return bits;

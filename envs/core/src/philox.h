@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "lanes.h"
 #include "numbers.h"
 
 #if defined(__x86_64__)

@@ -1,10 +1,10 @@
 """A test of the compiled step at its first use: it must give the bits that it should.
 
 Three small batches, with no rule, with every rule, and with every rule and shorts, are stepped from
-numbers that are the same on every machine. The digest of their results is stored here, since it does not depend on the
-processor. Logarithms are compared with torch's, whose last bits may change with its version (they
-are lost in rewards, which are rounded to float32). `tests/envs/crypto/test_native_step.py` compares
-the step with torch's.
+numbers that are the same on every machine. The digests of their results are stored here, since they
+do not depend on the processor; kernels on GPUs have the same. Logarithms are compared with torch's,
+whose last bits may change with its version (they are lost in rewards, which are rounded to float32).
+`tests/envs/crypto/test_native_step.py` compares the step with torch's.
 """
 
 from __future__ import annotations
@@ -14,27 +14,43 @@ import hashlib
 import torch
 from torch import Tensor
 
-from sweepd.envs.crypto.native.step import SOURCE, Library, NativeStep
+from sweepd.envs.core.streams import NextNumbers
+from sweepd.envs.crypto.native.step import SOURCE, Kernels, Library, NativeStep
 from sweepd.envs.native.build import library
+from sweepd.envs.native.gpu import GpuKernels
 from sweepd.envs.native.memory import per_row, stride_of
 from sweepd.envs.native.use import scattered
 
 # After an intended change of the numerics: python -m sweepd.envs.crypto.native.self_test
-DIGEST = "20b93a1e9abd82b3"
+DIGEST = "379b315c-b1b3c064-0bd0819a"
 
 _ROWS, _ASSETS, _BARS, _FEATURES, _LOOKBACK, _STEPS = 67, 3, 40, 5, 2, 6
 _COLUMNS = 1 + 3 * _ASSETS + _LOOKBACK * _FEATURES + 1
 _RULES = ("holes", "stops", "holding_rule", "decays", "penalises_drawdown", "penalises_state")
 _CASH = 1000.0
+_BATCHES = ((False, False), (True, False), (True, True))  # whether there are rules, and shorts
 
 
-def digest(found: Library) -> str:
-    """Return 16 hexadecimal digits of a hash of everything that the step computes."""
+def digest(code: Library | Kernels) -> str:
+    """Return hashes of everything that the step computes, 8 hexadecimal digits for each batch."""
+    return "-".join(_digest(code, *batch) for batch in _BATCHES)
+
+
+def kernels_agree(kernels: GpuKernels, device: torch.device, *, shorts: bool) -> bool:
+    """Whether kernels, which are compiled with or without shorts, give the step's bits."""
+    code = Kernels(kernels, device)
+    return all(
+        _digest(code, *batch) == expected
+        for batch, expected in zip(_BATCHES, DIGEST.split("-"), strict=True)
+        if batch[1] == shorts
+    )
+
+
+def _digest(code: Library | Kernels, rules: bool, shorts: bool) -> str:
     hashed = hashlib.sha256()
-    for rules, shorts in ((False, False), (True, False), (True, True)):
-        for tensor in _results(found, rules, shorts=shorts):
-            hashed.update(tensor.contiguous().numpy().tobytes())
-    return hashed.hexdigest()[:16]
+    for tensor in _results(code, rules, shorts=shorts):
+        hashed.update(tensor.cpu().contiguous().numpy().tobytes())
+    return hashed.hexdigest()[:8]
 
 
 def _numbers(*size: int, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -42,17 +58,19 @@ def _numbers(*size: int, low: float = 0.0, high: float = 1.0) -> Tensor:
     return low + (high - low) * (scattered(*size, below=2053) / 2048)
 
 
-def _results(found: Library, rules: bool, *, shorts: bool) -> list[Tensor]:
+def _results(code: Library | Kernels, rules: bool, *, shorts: bool) -> list[Tensor]:
     """Return observations, rewards and portfolios after a few steps and restarts."""
+    device = code.device
     portfolios = _portfolios(shorts)
     tensors = _market(rules) | _parameters() | portfolios
     if shorts:
         tensors |= _short_parameters()
     if not rules:
         tensors |= dict.fromkeys(("next_fill", "buys_at", "increment", "record"))
+    tensors = {name: None if one is None else one.to(device) for name, one in tensors.items()}
     sizes = {
         "rows": _ROWS,
-        "stride": stride_of(_ROWS),
+        "stride": stride_of(_ROWS, device),
         "assets": _ASSETS,
         "bars": _BARS,
         "features": _FEATURES,
@@ -64,20 +82,27 @@ def _results(found: Library, rules: bool, *, shorts: bool) -> list[Tensor]:
         "terminates": 0,
         **dict.fromkeys(_RULES, int(rules)),
     }
-    step = NativeStep(found, sizes, tensors)
-    obs = torch.zeros(_ROWS, _COLUMNS)
-    bars = 4 + torch.arange(_ROWS) % 9  # of the first steps, and of the episodes after them
+    step, every = NativeStep(code, sizes, tensors), torch.arange(_ROWS, device=device)
+    obs = torch.zeros(_ROWS, _COLUMNS, device=device)
+    rows = torch.arange(_ROWS)
+    bars = 4 + rows % 9
+    starts = NextNumbers(rows=_ROWS, dtype=torch.int64, device=device)
     rewards, right = [], []
     total, growth = tensors["total"], tensors["growth"]
     assert total is not None
     assert growth is not None
-    step.restart(torch.ones(_ROWS, dtype=torch.bool), bars, obs)
+    # A GPU's compiler and torch may have other versions of the logarithm.
+    apart = 0.0 if device.type == "cpu" else 1e-15
+    starts.put(slice(None), torch.stack((bars, bars + rows % 5)))  # each row begins twice
+    step.restart(every >= 0, starts, obs)
     for at in range(_STEPS):
         action = _numbers(_STEPS, _ROWS, _ASSETS, low=-1.0)[at]
         before = total.clone()
-        rewards.append(step.trade(action.float(), obs))
-        right.append(growth == ((total - before) / before).log1p_())
-        step.restart(torch.arange(_ROWS) % 5 == at, bars + at, obs)
+        rewards.append(step.trade(action.float().to(device), obs))
+        wanted = ((total - before) / before).log1p_()
+        ended = every % 5 == at
+        right.append((growth - wanted).abs() <= apart * wanted.abs())
+        right[-1] &= step.restart(ended, starts, obs) == ended
     kept = [tensors[name] for name in portfolios if name != "growth"]
     return [obs, *rewards, *right, *(tensor for tensor in kept if tensor is not None)]
 

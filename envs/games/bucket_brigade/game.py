@@ -53,7 +53,7 @@ class BucketBrigade(BatchedGame):
     if_discrete = True
     axis = -1
     _steps_ahead = 64
-    native_code = STEP, NativeBrigade.of
+    native_code = STEP.library, NativeBrigade.of
     native_rules: NativeBrigade | None = None
 
     def __init__(

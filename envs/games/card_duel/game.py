@@ -103,7 +103,7 @@ class CardDuel(TensorGame):
     uniforms_per_start = 2 + START_UNIFORMS
     uniforms_per_move = MOVE_UNIFORMS
     words = DuelWords()
-    native_code = STEP, NativeDuel.of
+    native_code = STEP.library, NativeDuel.of
     _kept: tuple[Tensor, int, Legal] | None = None
 
     def prepare(self, params: Sequence[CardDuelParams]) -> None:

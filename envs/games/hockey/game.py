@@ -83,7 +83,7 @@ class Hockey(TensorGame):
 
     seats = 2
     uniforms_per_start = 6
-    native_code = STEP, NativeHockey.of
+    native_code = STEP.library, NativeHockey.of
 
     def prepare(self, params: Sequence[HockeyParams]) -> None:
         """See `TensorGame.prepare`."""

@@ -496,7 +496,7 @@ def draw_returns(folder: Path, title: str, of_episode: str) -> None:
     axes.set_xticks(range(len(means)))
     axes.set_xlabel("seed")
     axes.set_ylabel(of_episode)
-    axes.set_title(title)
+    axes.set_title(title, y=1.0)  # without a height, matplotlib draws the ticks twice to find one
     axes.grid(alpha=0.3, axis="y")
     axes.legend(loc="best", fontsize=8)
     write_atomic(folder / "returns.png", lambda path: figure.savefig(path, format="png"))

@@ -158,6 +158,13 @@ class GameObjective(MemberObjective[GameSpec]):
     def members(self, request: Request) -> int:
         return request.seeds
 
+    def reads_images(self, env_params: Mapping[str, Any]) -> bool:
+        params = self.game.params(**env_params)
+        if self.game.described is not None:
+            return self.game.described(params).spec.image_shape is not None
+        env = self.game.make([params], 1, together=1, device="cpu")
+        return env.spec.image_shape is not None
+
     def one_player(self, env_params: Mapping[str, Any], algorithm: str) -> bool:
         alone = self.game.seats(self.game.params(**env_params)) == 1
         return alone and get_algorithm(algorithm).trains

@@ -52,7 +52,8 @@ class MemberObjective(Objective[Spec]):
         """Set torch's threads, precision and kernels; say if the processor is another one."""
         torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
         set_precision(spec.precision, device)
-        require(spec.kernels, recurrent=study_space(spec).recurrent)
+        networks = {"recurrent": study_space(spec).recurrent, "images": self.reads_images(spec.env)}
+        require(spec.kernels, **networks)
         here = processor_kind(device)
         if spec.processor != here:
             say(

@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution, check_distribution_compatibil
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.database.storage import StudyStorage, TrialLost, TrialWrite
 from sweepd.optimize.study.record.keys import is_ours
 
 
@@ -36,7 +36,7 @@ class StudyCache(_CachedStorage):
     def read_once(self, study_id: int, *, only_ours: bool = False) -> Iterator[None]:
         """Within the block, trials are as they are at its beginning.
 
-        Parameters that are set in the block are written at its end, in one transaction per trial.
+        Parameters that are set in the block are written at its end, in one transaction.
 
         Args:
             study_id: row id of the study.
@@ -47,8 +47,10 @@ class StudyCache(_CachedStorage):
         self._still, self._only_ours = True, only_ours
         try:
             yield
-            for trial_id, params in self._params.items():
-                self._storage.set_trial_params(trial_id, params)
+            if self._params:
+                writes = [TrialWrite(own, params=params) for own, params in self._params.items()]
+                for trial_id in self._storage.write(writes):
+                    raise TrialLost(trial_id)
         finally:
             self._still = self._only_ours = False
             self._params.clear()

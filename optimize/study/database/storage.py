@@ -17,6 +17,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -35,12 +36,11 @@ from sweepd.optimize.study.record.database import StudyDatabase
 from sweepd.optimize.study.record.keys import UID_KEY
 from sweepd.optimize.study.record.optuna_tables import (
     add_params,
-    add_rung,
+    add_rungs,
     add_trial,
     changed_rows,
-    end_trial,
+    end_trials,
     has_study,
-    rungs_of,
     stored_now,
     studies,
     study_attributes,
@@ -51,6 +51,29 @@ from sweepd.optimize.study.record.optuna_tables import (
 )
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class TrialWrite:
+    """What `StudyStorage.write` writes to one held trial.
+
+    Attributes:
+        trial_id: row id of the trial.
+        attributes: user attributes.
+        system: system attributes.
+        params: parameters by name: the value as Optuna stores it, and the range.
+        report: a rung (1 …) that the trial has reached, and its value.
+        end: COMPLETE, PRUNED or FAIL to finish and release the trial; None if it goes on.
+        values: of a trial that ends; None: those of a PRUNED trial are its last report.
+    """
+
+    trial_id: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    system: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, tuple[float, BaseDistribution]] = field(default_factory=dict)
+    report: tuple[int, float] | None = None
+    end: TrialState | None = None
+    values: Sequence[float] | None = None
 
 
 class TrialLost(Exception):
@@ -68,7 +91,6 @@ class TrialLost(Exception):
     "attributes",
     "claim_new",
     "claim_waiting",
-    "end",
     "get_all_studies",
     "get_all_trials",
     "get_study_directions",
@@ -78,16 +100,14 @@ class TrialLost(Exception):
     "get_study_user_attrs",
     "get_trial",
     "get_trial_id_from_study_id_trial_number",
-    "report",
     "set_study_system_attr",
     "set_study_user_attr",
     "set_trial_intermediate_value",
-    "set_trial_params",
     "set_trial_state_values",
     "set_trial_system_attr",
     "set_trial_user_attr",
-    "set_trial_user_attrs",
     "study_ids",
+    "write",
     "_get_trials",
     "_release",
     "_set_trial_param",
@@ -258,9 +278,10 @@ class StudyStorage(StudyDatabase, RDBStorage):
         with self.transaction() as session:
             self.lock_study(session, study_id)
             # Under the study's lock, so that concurrent workers cannot both create the last trial.
-            if self._count(session, study_id, list(TrialState)) >= total:
+            number = self._count(session, study_id, list(TrialState))
+            if number >= total:
                 return None
-            trial_id = add_trial(session, study_id)
+            trial_id = add_trial(session, study_id, number)
             # SQLite may have given this trial the id of a deleted one.
             session.execute(attempts.delete().where(attempts.c.trial_id == trial_id))
             token = self._hold(session, trial_id, worker)
@@ -294,17 +315,28 @@ class StudyStorage(StudyDatabase, RDBStorage):
 
     # -- fenced writes
 
-    def _check_token(self, session: Session, trial_id: int) -> None:
+    def lost_of(self, session: Session, held: Mapping[int, str | None]) -> set[int]:
+        """Return the trials that are no longer held, and lock the others for the transaction.
+
+        Args:
+            session: the transaction.
+            held: token by row id; None for a trial that was released.
+        """
         self.file.check()  # an open connection would write into the deleted file
-        token = self._tokens.get(trial_id)
-        stored = session.execute(
-            sa.select(attempts.c.token, trials.c.state)
+        # In one order everywhere, so that two transactions never wait for each other.
+        query = (
+            sa.select(attempts.c.trial_id, attempts.c.token, trials.c.state)
             .join(trials, trials.c.trial_id == attempts.c.trial_id)
-            .where(attempts.c.trial_id == trial_id)
+            .where(attempts.c.trial_id.in_(list(held)))
+            .order_by(attempts.c.trial_id)
             .with_for_update()
-        ).one_or_none()
-        if token is None or stored is None or tuple(stored) != (token, TrialState.RUNNING):
-            raise TrialLost(trial_id)
+        )
+        ours = {
+            trial_id
+            for trial_id, token, state in session.execute(query)
+            if state == TrialState.RUNNING and token == held[trial_id]
+        }
+        return set(held) - ours
 
     @contextmanager
     def _fence(self, trial_id: int) -> Iterator[Session | None]:
@@ -320,7 +352,8 @@ class StudyStorage(StudyDatabase, RDBStorage):
             return
         session: Session = self.scoped_session()
         try:
-            self._check_token(session, trial_id)
+            if self.lost_of(session, {trial_id: self._tokens.get(trial_id)}):
+                raise TrialLost(trial_id)
             yield session
         except BaseException:
             session.rollback()
@@ -360,79 +393,48 @@ class StudyStorage(StudyDatabase, RDBStorage):
             self.drop(trial_id)
         return done
 
-    # -- several writes to a held trial in one transaction; each raises TrialLost
+    # -- several writes in one transaction
 
-    @contextmanager
-    def _writing(
-        self, trial_id: int, attributes: Mapping[str, Any], system: Mapping[str, Any]
-    ) -> Iterator[Session]:
-        """Open a transaction that writes attributes of a held trial, and what the caller writes."""
-        with self.transaction() as session:
-            self._check_token(session, trial_id)
-            trial_attributes.put(session, trial_id, attributes)
-            trial_system_attributes.put(session, trial_id, system)
-            yield session
+    def write(self, writes: Sequence[TrialWrite]) -> set[int]:
+        """Write to held trials in one transaction, and release those that end.
 
-    def set_trial_params(
-        self, trial_id: int, params: Mapping[str, tuple[float, BaseDistribution]]
-    ) -> None:
-        """Write parameters, in place of earlier ones.
-
-        Args:
-            trial_id: row id of the trial.
-            params: by name, the value as Optuna stores it, and the range.
+        Returns:
+            The row ids of the trials that are no longer held; nothing is written to them.
         """
-        with self._writing(trial_id, {}, {}) as session:
-            add_params(session, trial_id, params)
+        with self.transaction() as session:
+            lost = self.lost_of(
+                session, {one.trial_id: self._tokens.get(one.trial_id) for one in writes}
+            )
+            kept = {one.trial_id: one for one in writes if one.trial_id not in lost}
+            trial_attributes.put(session, {own: one.attributes for own, one in kept.items()})
+            trial_system_attributes.put(session, {own: one.system for own, one in kept.items()})
+            add_params(session, {own: one.params for own, one in kept.items()})
+            reports = {own: one.report for own, one in kept.items() if one.report is not None}
+            ends = {own: (one.end, one.values) for own, one in kept.items() if one.end is not None}
+            if reports:
+                add_rungs(session, reports)
+                session.execute(
+                    attempts.update()
+                    .where(attempts.c.trial_id == sa.bindparam("own"))
+                    .where(attempts.c.rung < sa.bindparam("reached"))
+                    .values(rung=sa.bindparam("reached")),
+                    [{"own": own, "reached": rung} for own, (rung, _) in reports.items()],
+                )
+            if ends:
+                end_trials(session, ends)
+                ended = attempts.c.trial_id.in_(list(ends))
+                session.execute(attempts.update().where(ended).values(**RELEASED))
+        for trial_id in ends:
+            self.drop(trial_id)
+        return lost
+
+    def write_one(self, write: TrialWrite) -> None:
+        """Write to one held trial, see `write`. Raises TrialLost."""
+        if self.write([write]):
+            raise TrialLost(write.trial_id)
 
     def set_trial_user_attrs(
         self, trial_id: int, attributes: Mapping[str, Any], system: Mapping[str, Any] = NOTHING
     ) -> None:
-        """Write user attributes and system attributes."""
-        with self._writing(trial_id, attributes, system):
-            pass
-
-    def report(
-        self,
-        trial_id: int,
-        rung: int,
-        value: float,
-        attributes: Mapping[str, Any] = NOTHING,
-        system: Mapping[str, Any] = NOTHING,
-    ) -> None:
-        """Write that the trial has reached a rung, with its value and attributes."""
-        with self._writing(trial_id, attributes, system) as session:
-            add_rung(session, trial_id, rung, value)
-            session.execute(
-                attempts.update()
-                .where(attempts.c.trial_id == trial_id, attempts.c.rung < rung)
-                .values(rung=rung)
-            )
-
-    def end(
-        self,
-        trial_id: int,
-        state: TrialState,
-        values: Sequence[float] | None = None,
-        attributes: Mapping[str, Any] = NOTHING,
-        system: Mapping[str, Any] = NOTHING,
-    ) -> None:
-        """Finish and release the trial.
-
-        Args:
-            trial_id: row id of the trial.
-            state: COMPLETE, PRUNED or FAIL.
-            values: of the trial; None: those of a PRUNED trial are its last report.
-            attributes: user attributes to write with it.
-            system: system attributes.
-        """
-        with self._writing(trial_id, attributes, system) as session:
-            if values is None:
-                reports = rungs_of(session, [trial_id])[trial_id]
-                pruned = state == TrialState.PRUNED and reports
-                values = [reports[max(reports)]] if pruned else []
-            end_trial(session, trial_id, state, values)
-            session.execute(
-                attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED)
-            )
-        self.drop(trial_id)
+        """Write user attributes and system attributes. Raises TrialLost."""
+        self.write_one(TrialWrite(trial_id, attributes, system))

@@ -57,17 +57,14 @@ class Attributes:
         text = session.execute(query).scalar_one_or_none()
         return None if text is None else json.loads(text)
 
-    def put(self, session: Session, owner: int, values: Mapping[str, Any]) -> None:
-        """Write values within the caller's transaction, in place of earlier ones."""
-        if not values:
-            return
-        theirs = (self.owner == owner) & self.table.c.key.in_(list(values))
-        session.execute(self.table.delete().where(theirs))
+    def put(self, session: Session, values: Mapping[int, Mapping[str, Any]]) -> None:
+        """Write values by row id within the caller's transaction, in place of earlier ones."""
         rows = [
             {self.owner.name: owner, "key": key, "value_json": json.dumps(value)}
-            for key, value in values.items()
+            for owner, own in values.items()
+            for key, value in own.items()
         ]
-        session.execute(sa.insert(self.table), rows)
+        _replace(session, self.table, (self.owner.name, "key"), rows)
 
     def delete(self, session: Session, owner: int, key: str) -> bool:
         """Delete a value within the caller's transaction. Returns False if it was not set."""
@@ -91,6 +88,17 @@ class Attributes:
         for owner, key, text in session.execute(query):
             found[owner][key] = json.loads(text)
         return found
+
+
+def _replace(
+    session: Session, table: sa.Table, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write rows in place of those that equal them in the columns `keys`."""
+    if rows:
+        same = (table.c[key] == sa.bindparam(f"same_{key}") for key in keys)
+        old = [{f"same_{key}": row[key] for key in keys} for row in rows]
+        session.execute(table.delete().where(*same), old)
+        session.execute(sa.insert(table), rows)
 
 
 def _attributes(model: Any, owner: str) -> Attributes:
@@ -143,7 +151,7 @@ def add_study(
     row = models.StudyModel(study_name=name, directions=directions)
     session.add(row)
     session.flush()
-    study_attributes.put(session, int(row.study_id), attributes)
+    study_attributes.put(session, {int(row.study_id): attributes})
     # As `optuna.Study.set_metric_names` does; plots and optuna-dashboard show the names.
     names = json.dumps([value.name for value in values])
     session.add(
@@ -153,37 +161,31 @@ def add_study(
     )
 
 
-def add_trial(session: Session, study_id: int) -> int:
-    """Write a RUNNING trial with the next number within the caller's transaction.
+def add_trial(session: Session, study_id: int, number: int) -> int:
+    """Write a RUNNING trial within the caller's transaction.
 
-    The caller has locked the study.
+    Args:
+        session: the transaction, which has locked the study.
+        study_id: row id of the study.
+        number: of the trial: how many the study has, as Optuna counts them.
 
     Returns:
         The trial's row id.
     """
-    trial = models.TrialModel(
-        study_id=study_id, number=None, state=TrialState.RUNNING, datetime_start=datetime.now()
-    )
-    session.add(trial)
-    session.flush()
-    trial.number = trial.count_past_trials(session)
-    session.flush()
-    return int(trial.trial_id)
+    new = {"study_id": study_id, "number": number, "state": TrialState.RUNNING}
+    insert = trials.insert().values(**new, datetime_start=stored_now())
+    return int(session.execute(insert.returning(trials.c.trial_id)).scalar_one())
 
 
 def add_params(
-    session: Session, trial_id: int, params: Mapping[str, tuple[float, BaseDistribution]]
+    session: Session, params: Mapping[int, Mapping[str, tuple[float, BaseDistribution]]]
 ) -> None:
-    """Write parameters of a trial within the caller's transaction, in place of earlier ones.
+    """Write parameters of trials within the caller's transaction, in place of earlier ones.
 
     Args:
         session: the transaction.
-        trial_id: row id of the trial.
-        params: by name, the value as Optuna stores it, and the range.
+        params: by row id and name, the value as Optuna stores it, and the range.
     """
-    row = trial_params.c
-    theirs = (row.trial_id == trial_id) & row.param_name.in_(list(params))
-    session.execute(trial_params.delete().where(theirs))
     rows = [
         {
             "trial_id": trial_id,
@@ -191,36 +193,51 @@ def add_params(
             "param_value": value,
             "distribution_json": distribution_to_json(kind),
         }
-        for name, (value, kind) in params.items()
+        for trial_id, own in params.items()
+        for name, (value, kind) in own.items()
     ]
-    session.execute(sa.insert(trial_params), rows)
+    _replace(session, trial_params, ("trial_id", "param_name"), rows)
 
 
-def add_rung(session: Session, trial_id: int, rung: int, value: float) -> None:
-    """Write the value of a rung within the caller's transaction, in place of an earlier one."""
-    row = rung_values.c
-    session.execute(rung_values.delete().where(row.trial_id == trial_id, row.step == rung))
-    stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
-    session.execute(
-        rung_values.insert().values(
-            trial_id=trial_id, step=rung, intermediate_value=stored, intermediate_value_type=kind
-        )
-    )
+def add_rungs(session: Session, reports: Mapping[int, tuple[int, float]]) -> None:
+    """Write a rung and its value by row id within the caller's transaction.
+
+    An earlier value of the rung is replaced.
+    """
+    stored = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr
+    names = ("intermediate_value", "intermediate_value_type")
+    rows = [
+        {"trial_id": trial_id, "step": rung, **dict(zip(names, stored(value), strict=True))}
+        for trial_id, (rung, value) in reports.items()
+    ]
+    _replace(session, rung_values, ("trial_id", "step"), rows)
 
 
-def end_trial(session: Session, trial_id: int, state: TrialState, values: Sequence[float]) -> None:
-    """Write the end of a trial, and its values, within the caller's transaction."""
-    for index, value in enumerate(values):
-        stored, kind = models.TrialValueModel.value_to_stored_repr(value)
-        session.execute(
-            trial_values.insert().values(
-                trial_id=trial_id, objective=index, value=stored, value_type=kind
+def end_trials(
+    session: Session, ends: Mapping[int, tuple[TrialState, Sequence[float] | None]]
+) -> None:
+    """Write state and values of trials that end, by row id, within the caller's transaction.
+
+    Values of None are the last report of a PRUNED trial, and none of another one.
+    """
+    reports = rungs_of(session, [own for own, (_, values) in ends.items() if values is None])
+    rows = []
+    for trial_id, (state, values) in ends.items():
+        own = values or ()
+        if values is None and state == TrialState.PRUNED and (known := reports[trial_id]):
+            own = (known[max(known)],)
+        for index, value in enumerate(own):
+            stored, kind = models.TrialValueModel.value_to_stored_repr(value)
+            rows.append(
+                {"trial_id": trial_id, "objective": index, "value": stored, "value_type": kind}
             )
-        )
+    if rows:
+        session.execute(sa.insert(trial_values), rows)
     session.execute(
         trials.update()
-        .where(trials.c.trial_id == trial_id)
-        .values(state=state, datetime_complete=stored_now())
+        .where(trials.c.trial_id == sa.bindparam("own"))
+        .values(state=sa.bindparam("new"), datetime_complete=stored_now()),
+        [{"own": trial_id, "new": state} for trial_id, (state, _) in ends.items()],
     )
 
 

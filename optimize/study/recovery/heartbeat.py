@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -22,7 +21,7 @@ from sweepd.envs.support.periodic_thread import PeriodicThread
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import attempts, workers
-from sweepd.optimize.study.record.optuna_tables import changed_rows, trials
+from sweepd.optimize.study.record.optuna_tables import changed_rows
 from sweepd.optimize.study.recovery.deaths import memory_counters
 from sweepd.optimize.study.recovery.stall import Progress, where_main_thread_is
 
@@ -123,24 +122,16 @@ class Heartbeat:
             StudyGone: the study or its database was deleted.
         """
         stalled, held = self._progress.stalled, self.storage.held()
-        lost = set()
         with self.storage.transaction() as session:
-            self.storage.file.check()
             # Before the time that is stored: others count the grace period from then on.
             beaten, now = time.monotonic(), self.storage.now(session)
             if self._record:
                 self.storage.check_study(session, self._record["study_id"])
             self._write(session, now, "stalled" if stalled else self.state)
-            for trial_id, token in sorted(held.items()):
-                ours = (attempts.c.trial_id == trial_id) & (attempts.c.token == token)
-                running = sa.exists().where(
-                    trials.c.trial_id == trial_id, trials.c.state == TrialState.RUNNING
-                )
-                # A stalled worker keeps the old beat; the update still shows who holds the trial.
-                beat = attempts.c.beat if stalled else now
-                update = attempts.update().where(ours, running).values(beat=beat)
-                if changed_rows(session, update) != 1:
-                    lost.add(trial_id)
+            lost = self.storage.lost_of(session, held)
+            if not stalled:  # a stalled worker keeps the old beat
+                ours = attempts.c.trial_id.in_(sorted(set(held) - lost))
+                session.execute(attempts.update().where(ours).values(beat=now))
         still = self.storage.held()
         # Not the trials that the main thread has finished or released while this ran.
         self.lost |= {t for t in lost if still.get(t) == held[t]}

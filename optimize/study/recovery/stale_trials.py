@@ -234,7 +234,7 @@ def _recover(
             return None
         # Without its token, a worker that was only suspended can no longer write to the trial.
         session.execute(attempts.update().where(attempts.c.trial_id == trial_id).values(**RELEASED))
-        trial_attributes.put(session, trial_id, attributes)
+        trial_attributes.put(session, {trial_id: attributes})
     return Recovered(trial_id, attempt.number, deaths, quarantined, death.how)
 
 

@@ -7,6 +7,8 @@ are missing or failed. In their order:
                 was logged
     bits        whether a member's weights are equal to the bit in a second run, without CUDA
                 graphs, in another slot with other members, and in a program of another size
+    env-kernels whether the kernels of environments' steps were compiled, and whether they give the
+                bits of torch's operations on the same device; steps per second of both
     waits       operations that make the host wait for the card in a rollout with its gradient
                 steps, with the lines that call them (`torch.cuda.set_sync_debug_mode`)
     kernels     kernels of a rollout with its gradient steps and their time, as profiled
@@ -49,16 +51,16 @@ from typing import Any, Self
 import torch
 
 from scripts.bench.harness import ROOT, benchmark_parser, load_results, print_machine, save_results
-from scripts.bench.speed.gpu_programs import Cell, make_env, make_program, market_of, rate
+from scripts.bench.speed.gpu_envs import env_kernels, envs
+from scripts.bench.speed.gpu_programs import Cell, make_program, market_of, rate
 from scripts.bench.speed.peak import now, peaks
 from scripts.bench.speed.roofline import operations, split
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.networks.gpu_kernels import kernels_for
 from sweepd.agents.networks.precision import PRECISIONS, set_precision
-from sweepd.envs.core.vec_env import VecEnv
+from sweepd.envs.core.gpu import numbers_on
 from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.params import EnvParams
-from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.periodic_thread import PeriodicThread
 from sweepd.optimize.study.recovery.registration import GpuUse
 from sweepd.optimize.worker.telemetry import GpuMeter
@@ -66,7 +68,6 @@ from sweepd.optimize.worker.telemetry import GpuMeter
 TRIALS, FOLDS, RUNGS, GROUPS = 500, 10, 4, 5
 PREDECESSOR_HOURS = 20.0
 STANDARD_STEPS, LARGE_STEPS = 200_000, 125_000
-ENVS = ("crypto", "cartpole", "bucket-brigade", "hockey", "card-duel", "leduc")
 SMALL = Cell(width=64, minibatch=256)
 STANDARD = Cell(width=128, minibatch=512, num_envs=32, horizon=64, bars=23_987)
 # 1 + 3 * 7 columns of the portfolio and 7 * 68 of the market: 498.
@@ -89,6 +90,7 @@ class Sizes:
 
     Attributes:
         members: numbers of members.
+        compared_steps: of environments with and without kernels.
         rows: of environments alone.
         small: a small program.
         bits: programs whose bits are compared.
@@ -100,6 +102,7 @@ class Sizes:
     """
 
     members: Sequence[int] = (1, 10, 100)
+    compared_steps: int = 300
     rows: Sequence[int] = (256, 4_096, 65_536)
     small: Cell = SMALL
     bits: Mapping[str, Cell] = field(
@@ -147,6 +150,7 @@ class Sizes:
 
         return Sizes(
             members=(1, 2),
+            compared_steps=60,
             rows=(8,),
             small=small(self.small),
             bits={name: small(self.bits[name]) for name in ("ppo, gru", "sac", "d3qn")},
@@ -195,6 +199,7 @@ def ready(args: argparse.Namespace) -> Any:
     programs = {}
     try:
         fused = kernels_for(args.device) is not None
+        numbers = numbers_on(args.device) is not None
         for name, cell in args.sizes.bits.items():
             program, env = make_program(cell, args.device)
             program.train(env, 3)
@@ -210,8 +215,13 @@ def ready(args: argparse.Namespace) -> Any:
             print(f"{name:<14} {programs[name]}", flush=True)
     finally:
         logger.removeHandler(handler)
-    print(f"fused kernels: {fused}; logged: {logged or 'nothing'}", flush=True)
-    return {"fused_kernels": fused, "programs": programs, "logged": logged}
+    print(f"fused kernels: {fused}; of random numbers: {numbers}; logged: {logged or 'nothing'}")
+    return {
+        "fused_kernels": fused,
+        "random_numbers": numbers,
+        "programs": programs,
+        "logged": logged,
+    }
 
 
 def bits(args: argparse.Namespace) -> Any:
@@ -355,60 +365,6 @@ def off_policy(args: argparse.Namespace) -> Any:
     return rates(args, args.sizes.off_policy, lambda cell: cell.members * cell.updates)
 
 
-def envs(args: argparse.Namespace) -> Any:
-    """Step environments with random actions that are drawn before."""
-    found = []
-    for name, rows in product(ENVS, args.sizes.rows):
-        env = lone_env(name, rows, args.device)
-        env.reset(0)
-        actions = random_actions(env)
-        legal = _first_legal if env.spec.masked else None
-
-        def run(env: VecEnv, count: int, actions: Any = actions, legal: Any = legal) -> None:
-            env.draw(count)
-            for step in range(count):
-                env.step(actions[step % len(actions)] if legal is None else legal(env))
-
-        run(env, 8)
-        done, start = 0, now(args.device)
-        while now(args.device) - start < args.seconds:
-            run(env, 32)
-            done += 32
-        speed = done * env.num_envs / (now(args.device) - start)
-        found.append({"env": name, "rows": env.num_envs, "steps_per_second": speed})
-        print(f"{name:<15} {env.num_envs:>7,} rows {speed:>15,.0f} steps/s", flush=True)
-    return found
-
-
-def lone_env(name: str, rows: int, device: torch.device) -> VecEnv:
-    """Return an environment of one member with about so many rows."""
-    if name == "crypto":
-        return make_env(Cell(members=1, num_envs=rows), device)[0]
-    game = get_game(name)
-    params = game.params()
-    per_game = 1 if name == "leduc" else game.seats(params)
-    return game.make([params], max(1, rows // per_game), together=1, device=device)
-
-
-def random_actions(env: VecEnv) -> torch.Tensor:
-    """Return actions of 16 steps."""
-    size, device = (16, env.num_envs), env.device
-    if not env.if_discrete:
-        return torch.rand(*size, env.action_dim, device=device) * 2.0 - 1.0
-    if not env.spec.action_dims:
-        return torch.randint(env.action_dim, size, device=device)
-    return torch.stack([torch.randint(n, size, device=device) for n in env.spec.action_dims], -1)
-
-
-def _first_legal(env: VecEnv) -> torch.Tensor:
-    """Return the first legal option of every choice."""
-    chosen = torch.zeros(env.num_envs, 0, dtype=torch.int64, device=env.device)
-    for _ in env.spec.choices:
-        mask = env.action_mask(chosen)
-        chosen = torch.cat((chosen, mask.byte().argmax(-1, keepdim=True)), 1)
-    return chosen if env.spec.action_dims else chosen[:, 0]
-
-
 def memory(args: argparse.Namespace) -> Any:
     """Measure the most that a program needs."""
     found, small = [], args.sizes.small
@@ -475,6 +431,7 @@ def large(args: argparse.Namespace) -> Any:
 PARTS: dict[str, Part] = {
     "ready": ready,
     "bits": bits,
+    "env-kernels": env_kernels,
     "waits": waits,
     "kernels": kernels,
     "steps": steps,

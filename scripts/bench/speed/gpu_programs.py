@@ -95,15 +95,24 @@ def market_of(bars: int, columns: int) -> Market:
     return make_market(make_demo_market(0, assets=ASSETS, bars=bars), name)
 
 
-def make_env(cell: Cell, device: torch.device) -> tuple[VecEnv, tuple[Tensor, Tensor]]:
-    """Return an environment, and mean and deviation of its observations."""
+def make_env(
+    cell: Cell, device: torch.device, *, native: bool = True
+) -> tuple[VecEnv, tuple[Tensor, Tensor]]:
+    """Return an environment, and mean and deviation of its observations.
+
+    Args:
+        cell: sizes.
+        device: where.
+        native: whether compiled code makes its steps.
+    """
+    how: dict[str, Any] = {"device": device, "native": native}
     if cell.env == "cartpole":
-        env = CartPole([CartPoleParams()] * cell.members, cell.num_envs, device=device)
+        env = CartPole([CartPoleParams()] * cell.members, cell.num_envs, **how)
         return env, (torch.zeros(4), torch.tensor([2.4, 2.0, 0.2, 2.0]))
     market, lookback = market_of(cell.bars, cell.columns), cell.lookback
     windows = [(market.first_bar(lookback), market.length - 1)]
     params = [EnvParams(lookback=lookback)] * cell.members
-    crypto = CryptoEnv(market, params, [windows] * cell.members, cell.num_envs, device=device)
+    crypto = CryptoEnv(market, params, [windows] * cell.members, cell.num_envs, **how)
     return crypto, observation_normaliser(market, windows, lookback, lookback)
 
 
@@ -126,7 +135,7 @@ def make_program(
         seeds: seed of the member in each slot that has one; None: all have one.
         learning_rate: of all members.
     """
-    env, normaliser = make_env(cell, device)
+    env, normaliser = make_env(cell, device, native=fused or device.type != "cuda")
     kind, params = ALGORITHMS[cell.algorithm]
     sizes: dict[str, Any] = {"epochs": cell.epochs}
     if cell.algorithm != "ppo":

@@ -1,9 +1,11 @@
 """A worker's host work on a small study, and how often it writes to the study's database.
 
-A study of CartPole with 16 environments, 12 trials of three rungs without pruning, in a new SQLite
+A study of CartPole with 16 environments, 12 trials of ten rungs without pruning, in a new SQLite
 file, by the real worker in this process. Host work is all but training and evaluation: asking,
-reports, files and the rest. A write is a transaction of the main thread that changes the
-database. The medians over `--runs` studies, by wall time; the first one also imports modules.
+reports, files and the rest. That of the main thread delays training; other threads write
+checkpoints, curves and pictures meanwhile. A write is a transaction of the main thread that changes
+the database. The medians over `--runs` studies; the first one also imports modules. With
+`--cpu-time`, shares are of the process's processor time, and those of other threads are known.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ import optuna
 import sqlalchemy as sa
 import torch
 
-from scripts.bench.harness import benchmark_parser, print_machine, save_results
+from scripts.bench.harness import benchmark_parser, parse_with_clock, print_machine, save_results
 from scripts.bench.studies import NAME, work
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.objectives.request import Request
@@ -51,8 +54,8 @@ class Writes:
             self._changed = False
 
 
-def run_study(folder: Path, budget: int, trials: int, threads: int) -> dict[str, Any]:
-    """Return seconds by phase, and writes per trial, of one study."""
+def run_study(folder: Path, budget: int, trials: int, threads: int, clock: str) -> dict[str, Any]:
+    """Return seconds by phase, and writes per trial, of one study. clock: see `harness.CLOCKS`."""
     storage = open_storage(storage_url(None, folder))
     request = Request(
         env="cartpole",
@@ -60,7 +63,6 @@ def run_study(folder: Path, budget: int, trials: int, threads: int) -> dict[str,
         search_space="game",
         budget=budget,
         n_envs=16,
-        rungs=3,
         pruner="none",
         threads=threads,
     )
@@ -69,14 +71,21 @@ def run_study(folder: Path, budget: int, trials: int, threads: int) -> dict[str,
     )
     assert isinstance(run, Trainer)
     writes = Writes(storage.engine)
-    worker, seconds = work(handle, run.experiment, trials)
+    began = time.process_time()
+    own = time.thread_time if clock == "processor" else time.perf_counter
+    worker, main_thread = work(handle, run.experiment, trials, clock=own)
+    all_threads = time.process_time() - began
     storage.engine.dispose()
-    phases = {name: spent for name, spent, _ in worker.phases.shares(seconds)}
+    phases = {name: spent for name, spent, _ in worker.phases.shares(main_thread)}
     host = sum(spent for name, spent in phases.items() if name not in TRAINING)
+    seconds = all_threads if clock == "processor" else main_thread
+    shares = {"host_share": host / seconds}
+    if clock == "processor":
+        shares["other_threads_share"] = (all_threads - main_thread) / seconds
     return {
+        **shares,
         "seconds": seconds,
         "phases": phases,
-        "host_share": host / seconds,
         "host_seconds_per_trial": host / trials,
         "writes_per_trial": writes.count / trials,
     }
@@ -88,19 +97,20 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--runs", type=int, default=3, help="studies")
     parser.add_argument("--trials", type=int, default=12, help="trials of a study")
     parser.add_argument("--budget", type=int, default=60_000, help="steps of a trial")
-    args = parser.parse_args(argv)
-    torch.set_num_threads(args.threads)
+    args, clock = parse_with_clock(parser, argv)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     described = print_machine()
     runs = []
     for _ in range(args.runs):
         with tempfile.TemporaryDirectory() as folder:
-            runs.append(run_study(Path(folder), args.budget, args.trials, args.threads))
-    names = ("host_share", "host_seconds_per_trial", "writes_per_trial")
+            runs.append(run_study(Path(folder), args.budget, args.trials, args.threads, clock))
+    names = [name for name in runs[0] if name not in ("phases", "seconds")]
     found = {name: statistics.median(run[name] for run in runs) for name in names}
-    print(f"host work: {found['host_share']:.1%} of the worker's time")
-    print(f"per trial: {found['host_seconds_per_trial']:.3f} s of host work, ", end="")
+    print(f"host work: {found['host_share']:.1%} of the {clock} time", end="")
+    if "other_threads_share" in found:
+        print(f", and {found['other_threads_share']:.1%} in other threads", end="")
+    print(f"\nper trial: {found['host_seconds_per_trial']:.3f} s of host work, ", end="")
     print(f"{found['writes_per_trial']:.1f} writes to the database")
     for name, spent in sorted(runs[-1]["phases"].items(), key=lambda row: -row[1]):
         print(f"  {name:12}{spent / runs[-1]['seconds']:>8.2%}   (last study)")
-    save_results(args.save, {**found, "runs": runs, "machine": described})
+    save_results(args.save, {**found, "clock": clock, "runs": runs, "machine": described})

@@ -164,7 +164,7 @@ def _add(
         parts.append((trial_values, [final]))
     for table, rows in parts:
         session.execute(sa.insert(table), rows)
-    trial_attributes.put(session, trial_id, attributes)
+    trial_attributes.put(session, {trial_id: attributes})
 
 
 def main(argv: list[str] | None = None) -> None:

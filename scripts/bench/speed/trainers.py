@@ -17,6 +17,7 @@ equally many minibatches per transition.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from scripts.bench.harness import torch_only
 from scripts.bench.speed.elegantrl_run import ElegantEnv, make_agent, train_rollout
+from scripts.bench.speed.pictures import pictures_of
 from scripts.bench.speed.plain_ppo import PlainPPO
 from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
 from sweepd.envs.core.vec_env import VecEnv
@@ -33,6 +35,7 @@ from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.market import Market, make_market, observation_normaliser
 from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
+from sweepd.envs.games.tensor_game import NoParams
 
 PEERS = ("elegant", "sb3", "cleanrl")
 # With a C++ compiler, or where JAX is installed.
@@ -45,7 +48,11 @@ Rollout = Callable[[], int]  # trains for one rollout, returns the transitions o
 
 @dataclass(frozen=True)
 class Cell:
-    """A task and the sizes of one comparison."""
+    """A task and the sizes of one comparison.
+
+    Attributes:
+        task: "crypto", "cartpole", or "images" of the shape `image`, for ours.
+    """
 
     task: str
     num_envs: int
@@ -56,6 +63,7 @@ class Cell:
     depth: int = 2
     members: int = 10
     recurrent: str = ""  # of ours
+    image: tuple[int, int, int] | None = None
 
     def __str__(self) -> str:
         network = "x".join([str(self.width)] * self.depth)
@@ -81,6 +89,7 @@ class Cell:
 
 PARAMS = {
     "crypto": PPOParams(),
+    "images": PPOParams(),
     "cartpole": PPOParams(gamma=0.99, entropy_coef=0.003, clip=0.2, max_grad_norm=1.0),
 }
 
@@ -100,15 +109,20 @@ def make_env(cell: Cell, members: int) -> VecEnv:
     """Make the rows of that many members, not yet reset."""
     if cell.task == "cartpole":
         return CartPole([CartPoleParams()] * members, cell.num_envs)
+    if cell.image is not None:
+        return pictures_of(cell.image)([NoParams()] * members, cell.num_envs)
     return CryptoEnv(
         market(), [EnvParams()] * members, [[training_window()]] * members, cell.num_envs
     )
 
 
 def normaliser(cell: Cell) -> tuple[Tensor, Tensor]:
-    """Return the observations' mean and deviation over the training bars (0 and 1 on CartPole)."""
+    """Return the observations' mean and deviation over the training bars; on others fixed ones."""
     if cell.task == "cartpole":
         return torch.zeros(4), torch.ones(4)
+    if cell.image is not None:
+        columns = math.prod(cell.image)
+        return torch.zeros(columns), torch.full((columns,), 255.0)
     return observation_normaliser(market(), [training_window()], 1, 1)
 
 

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sweepd.agents.networks.shape import FEWEST_SLOTS
-from tests.agents.digests import (
-    ALONE,
-    CROWD,
-    MEMBER,
-    NATIVE,
-    PROGRAMS,
-    Program,
-    digest,
-    kind,
-    known,
-    toy,
-)
+from sweepd.envs.native.build import TORCH, VARIABLE
+from tests.agents.digests import ALONE, CROWD, MEMBER, PROGRAMS, Program, digest, kind, known, toy
 from tests.agents.toy_env import AbsentChoicesEnv, ImageEnv, ItemsEnv, ToyEnv
 
 
@@ -26,10 +16,10 @@ def test_weights_are_the_same_in_any_slot_and_equal_the_stored_digests(name: str
     alone = digest(program.train(ALONE, 1))
     assert digest(program.train(CROWD, 1)) == alone, "depends on slot or company"
     assert digest(program.train(ALONE, 2)) == alone, "depends on threads"
-    kept = known().get(kind(name), {})
+    kept = known().get(kind(), {})
     if name not in kept:
         pytest.skip(
-            f"no digest is stored for {kind(name)}; slots, other members and threads agree "
+            f"no digest is stored for {kind()}; slots, other members and threads agree "
             "(python -m tests.agents.digests)"
         )
     assert alone == kept[name], (
@@ -37,10 +27,15 @@ def test_weights_are_the_same_in_any_slot_and_equal_the_stored_digests(name: str
     )
 
 
-@pytest.mark.parametrize("mode", ["AUTO,STRICT", "AVX2,STRICT"], ids=["AMD", "Intel"])
-def test_digests_are_stored_for_the_processors_of_both_makers(mode: str) -> None:
-    stored = known()[f"x86_64, MKL {mode}, AVX2, torch 2.13.0"]
-    assert set(stored) == set(PROGRAMS) - set(NATIVE)
+@pytest.mark.parametrize("name", ["ppo, images", "ppo, gru", "ppo, masked choices"])
+def test_weights_that_torch_trains_are_the_same_in_any_slot(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TORCH)
+    alone = digest(PROGRAMS[name].train(ALONE, 1))
+    assert not kind().startswith("native")
+    assert digest(PROGRAMS[name].train(CROWD, 1)) == alone, "depends on slot or company"
+    assert digest(PROGRAMS[name].train(ALONE, 2)) == alone, "depends on threads"
 
 
 # Enough samples, or weights, for torch to split a sum between threads.

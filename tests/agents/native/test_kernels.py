@@ -18,8 +18,10 @@ from sweepd.agents.algorithms.ppo import PPO, RolloutStats
 from sweepd.agents.engine.program import Program
 from sweepd.agents.native.choice import KERNELS, chosen, require
 from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel
-from sweepd.agents.native.self_test import DIGEST, FEED_FORWARD, RECURRENT, digest
+from sweepd.agents.native.self_test import DIGEST, FEED_FORWARD, IMAGES, RECURRENT, digest
+from sweepd.agents.networks import convolution
 from sweepd.agents.networks.activation import ACTIVATIONS
+from sweepd.agents.networks.convolution import Filters, filters_for
 from sweepd.agents.networks.shape import PER_SEAT
 from sweepd.agents.networks.spec import NetSpec
 from sweepd.envs.core.items import ItemGroup, Items
@@ -61,6 +63,22 @@ class IdsEnv(ItemsEnv):
 
     def _observe(self) -> Tensor:
         return super()._observe()[:, ItemsEnv.items.id_columns()]
+
+
+class MaskedImageEnv(MaskedEnv):
+    """Images, and several choices that may be illegal."""
+
+    image_shape, obs_dtype = ImageEnv.image_shape, ImageEnv.obs_dtype
+
+    def __init__(self, members: int, envs_per_member: int) -> None:
+        super().__init__(members, envs_per_member)
+        self.state_dim = 2 * 9 * 10
+        self._final = torch.zeros(self.num_envs, self.state_dim, dtype=torch.uint8)
+        self.state_avg = torch.zeros(self.state_dim)
+        self.state_std = torch.full((self.state_dim,), 255.0)
+
+    def _observe(self) -> Tensor:
+        return ImageEnv._observe(self)  # type: ignore[arg-type]
 
 
 MEMBERS = {slot: slot for slot in range(SLOTS)}
@@ -137,6 +155,50 @@ def test_outputs_are_those_of_torch(
         torch.testing.assert_close(NetKernel(kernels(), net)(obs)[0], net.forward(obs)[0])
 
 
+FEW_CHANNELS = (Filters(5, 3, 2), Filters(20, 2, 1), Filters(33, 2, 2))
+
+
+@pytest.mark.parametrize("rows", [1, 29])
+@pytest.mark.parametrize(
+    ("image", "filters", "width"),
+    [
+        ((4, 84, 84), None, 64),
+        ((3, 50, 48), None, 33),
+        ((1, 26, 30), None, 16),
+        ((7, 12, 11), FEW_CHANNELS, 33),
+        ((5, 9, 9), (Filters(17, 4, 1), Filters(1, 3, 1)), 64),
+        ((1, 6, 5), (Filters(3, 1, 3),), 16),
+        ((2, 5, 5), (Filters(16, 5, 7),), 16),
+    ],
+)
+def test_outputs_for_images_are_those_of_torch(
+    image: tuple[int, int, int], filters: tuple[Filters, ...] | None, width: int, rows: int
+) -> None:
+    columns = image[0] * image[1] * image[2]
+    spec = NetSpec(
+        kind="ActorDiscretePPO",
+        columns=columns,
+        actions=5,
+        hidden=(width, width),
+        image=image,
+        filters=filters or filters_for(image),
+    )
+    net = random_net(spec, 3, learns=False)
+    numbers = torch.Generator().manual_seed(0)
+    # As in a rollout: the rows of one step of many.
+    size = 3, 2, rows, columns
+    obs = torch.randint(0, 256, size, generator=numbers, dtype=torch.uint8)[:, 1]
+    net.normalisers["state_std"].mul_(100.0)
+    for same in (False, True):  # normalisers of columns that differ, and equal ones
+        if same:
+            net.normalisers["state_avg"].fill_(3.0), net.normalisers["state_std"].fill_(255.0)
+        wanted = net.forward(net.normalised(obs))[0]
+        found = NetKernel(kernels(), net)(obs)[0]
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
+    with pytest.raises(TypeError, match=r"networks read torch\.float32 though"):
+        NetKernel(kernels(), net)(obs.float())
+
+
 # Updates.
 
 
@@ -189,6 +251,10 @@ def trained(
         (AbsentChoicesEnv, {}, {"recurrent": "lstm", "bptt": 6, "minibatch": 48, "net_depth": 3}),
         (ItemsEnv, {}, {"recurrent": "lstm", "bptt": 1, "minibatch": 30}),
         (EntitiesEnv, {}, {"recurrent": "gru", "bptt": 4, "entity_width": 16}),
+        (ImageEnv, {}, {}),
+        (ImageEnv, {}, {"net_width": 33, "minibatch": 70, "activation": "tanh", "net_depth": 1}),
+        (ImageEnv, {}, {"recurrent": "gru", "bptt": 4}),
+        (MaskedImageEnv, {}, {"autoregressive": True}),
     ],
 )
 def test_an_update_is_that_of_torch(
@@ -206,7 +272,9 @@ def test_an_update_is_that_of_torch(
     assert_close_stats(stats[0], right[0])
 
 
-def assert_close_updates(before: PPO, ours: PPO, theirs: PPO) -> None:
+def assert_close_updates(
+    before: PPO, ours: PPO, theirs: PPO, weights: float = 1e-4, moments: float = 1e-5
+) -> None:
     """Check weights, moments and steps of a native program against those of a torch program."""
     assert ours._native is not None
     assert theirs._native is None
@@ -214,9 +282,9 @@ def assert_close_updates(before: PPO, ours: PPO, theirs: PPO) -> None:
     start_flat = before.population.flat
     # Adam divides small gradients by their size, and so their rounding.
     for found, wanted, most in (
-        (ours.population.flat - start_flat, theirs.population.flat - start_flat, 1e-4),
-        (ours.optimizer.m, theirs.optimizer.m, 1e-5),
-        (ours.optimizer.v, theirs.optimizer.v, 1e-5),
+        (ours.population.flat - start_flat, theirs.population.flat - start_flat, weights),
+        (ours.optimizer.m, theirs.optimizer.m, moments),
+        (ours.optimizer.v, theirs.optimizer.v, moments),
     ):
         assert float((found - wanted).norm() / wanted.norm()) < most
 
@@ -225,6 +293,64 @@ def assert_close_stats(stats: RolloutStats, right: RolloutStats) -> None:
     for name in RolloutStats._fields:
         found, wanted = getattr(stats, name), getattr(right, name)
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6, msg=name)
+
+
+class WideImageEnv(ImageEnv):
+    """So large images that fewer than a minibatch pass through the convolutions together."""
+
+    image_shape = (1, 50, 48)
+
+    def __init__(self, members: int, envs_per_member: int, **settings: Any) -> None:
+        super().__init__(members, envs_per_member, **settings)
+        self.state_dim = 50 * 48
+        numbers = torch.Generator().manual_seed(0)
+        self.state_avg = 20.0 * torch.rand(self.state_dim, generator=numbers)
+        self.state_std = 100.0 + 50.0 * torch.rand(self.state_dim, generator=numbers)
+        self._final = torch.zeros(self.num_envs, self.state_dim, dtype=torch.uint8)
+
+    def _observe(self) -> Tensor:
+        image = torch.zeros(self.num_envs, 50, 48, dtype=torch.uint8)
+        rows, column = torch.arange(self.num_envs), ((self._s[:, 0] + 1.0) * 24.0).clamp(0, 47)
+        image[rows, :, column.long()] = 200
+        image[rows, self._age.long().clamp(max=49)] += 50
+        return image.flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "filters"),
+    [
+        (ImageEnv, None),
+        (WideImageEnv, None),
+        (ImageEnv, FEW_CHANNELS),
+        (ImageEnv, (Filters(18, 2, 3),)),
+        (ImageEnv, (Filters(4, 3, 1), Filters(40, 3, 3))),
+    ],
+)
+def test_weights_of_convolutions_are_those_of_torch(
+    kind: type[ImageEnv], filters: tuple[Filters, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every gradient and weight after three rollouts."""
+    if filters is not None:
+        monkeypatch.setattr(convolution, "_SIZES", {1: filters})
+    changes: dict[str, Any] = {"net_width": 33, "minibatch": 96}
+    ours, _ = trained(kind, 3, **changes)
+    monkeypatch.setenv(VARIABLE, "torch")
+    before, _ = trained(kind, 0, **changes)
+    theirs, _ = trained(kind, 3, **changes)
+    # Rounding decides the sign of an activation near 0 now and then, and so a row of a gradient.
+    close = {"weights": 0.1, "moments": 0.01}
+    assert_close_updates(before, ours, theirs, **close)
+    for critic, name in enumerate(("actor", "critic")):
+        net = getattr(before.population, name)
+        start_flat = before.population.flat[critic]
+        pairs = [
+            [net.views(ppo.population.flat[critic] - start_flat) for ppo in (ours, theirs)],
+            [net.views(ppo.optimizer.m[critic]) for ppo in (ours, theirs)],
+        ]
+        for (found, wanted), most in zip(pairs, close.values(), strict=True):
+            for part, right in wanted.items():
+                assert float(right.norm()) > 0, part
+                assert float((found[part] - right).norm() / right.norm()) < most, part
 
 
 def test_leaving_out_padding_changes_no_bit() -> None:
@@ -339,11 +465,11 @@ def stacked(ppo: PPO) -> dict[str, Tensor]:
     return {name: torch.stack([actor[name] for actor in actors]) for name in actors[0]}
 
 
-@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, ChoicesEnv, MaskedEnv, ItemsEnv])
+@pytest.mark.parametrize("kind", [ToyEnv, ChoiceEnv, ChoicesEnv, MaskedEnv, ItemsEnv, ImageEnv])
 def test_drawn_and_deterministic_actions_are_those_of_torch(
     kind: type[ToyEnv], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = kind(SLOTS, 50) if kind is ItemsEnv else kind(SLOTS, 50, privileged=True)
+    env = kind(SLOTS, 50, **({} if kind in (ItemsEnv, ImageEnv) else {"privileged": True}))
     ppo = start(env, MEMBERS)
     native = ppo.act_fn()
     monkeypatch.setenv(VARIABLE, "torch")
@@ -500,8 +626,8 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 # Where they are not used.
 
 
-def test_images_stay_in_torch() -> None:
-    ppo, _ = trained(ImageEnv, 0)
+def test_networks_that_are_deeper_than_the_kernels_stay_in_torch() -> None:
+    ppo, _ = trained(ImageEnv, 0, net_depth=33)
     assert ppo._native is None
 
 
@@ -538,40 +664,46 @@ CPU = torch.device("cpu")
 
 def test_a_new_study_records_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for algorithm in ("ppo", "sac", "d3qn"):
-        assert chosen(algorithm, "fp32", CPU, recurrent=False) == f"native {FEED_FORWARD}, torch 3"
+        assert (
+            chosen(algorithm, "fp32", CPU, recurrent=False, images=False)
+            == f"native {FEED_FORWARD}, torch 3"
+        )
     name = f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 3"
-    assert chosen("ppo", "fp32", CPU, recurrent=True) == name
-    assert chosen("elegantrl:sac", "fp32", CPU, recurrent=False) == "torch 3"
-    assert chosen("ppo", "bf16", CPU, recurrent=True) == "torch 3"
+    assert chosen("ppo", "fp32", CPU, recurrent=True, images=False) == name
+    name = f"native {FEED_FORWARD}, images {IMAGES}, torch 3"
+    assert chosen("ppo", "fp32", CPU, recurrent=False, images=True) == name
+    assert chosen("elegantrl:sac", "fp32", CPU, recurrent=False, images=False) == "torch 3"
+    assert chosen("ppo", "bf16", CPU, recurrent=True, images=False) == "torch 3"
     monkeypatch.setenv(VARIABLE, "torch")
-    assert chosen("ppo", "fp32", CPU, recurrent=False) == "torch 3"
+    assert chosen("ppo", "fp32", CPU, recurrent=False, images=False) == "torch 3"
 
 
 def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    require(f"native {FEED_FORWARD}, torch 3", recurrent=False)
-    require(f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 3", recurrent=True)
+    require(f"native {FEED_FORWARD}, torch 3", recurrent=False, images=False)
+    require(f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 3", recurrent=True, images=False)
     assert trained(ToyEnv, 0)[0]._native is not None
     monkeypatch.setenv(VARIABLE, "")  # so that it is restored
-    require("torch 3", recurrent=False)
+    require("torch 3", recurrent=False, images=False)
     assert trained(ToyEnv, 0)[0]._native is None
 
 
 def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = f"native {FEED_FORWARD}, torch 3"
-    # Of the last three, torch's bits or the random numbers are others.
-    same = f"native {FEED_FORWARD}"
-    for other in ("native of before, torch 3", f"{same}, torch 2", same, "torch 2"):
+    # torch had other bits in the last two.
+    for other in ("native of before, torch 3", f"native {FEED_FORWARD}, torch 2", "torch 2"):
         with pytest.raises(InputError, match=f"'{other}', and this version .*'{recorded}'"):
-            require(other, recurrent=False)
-    # torch trained the recurrent networks of such a study.
+            require(other, recurrent=False, images=False)
+    # torch trained the recurrent networks, or those of images, of such a study.
     with pytest.raises(
         InputError, match=f"'{recorded}', and this version .* recurrent {RECURRENT}"
     ):
-        require(recorded, recurrent=True)
+        require(recorded, recurrent=True, images=False)
+    with pytest.raises(InputError, match=f"'{recorded}', and this version .* images {IMAGES}"):
+        require(recorded, recurrent=False, images=True)
     monkeypatch.setattr(KERNELS, "loaded", lambda: None)
     with pytest.raises(InputError, match="cannot be used on this machine"):
-        require(recorded, recurrent=False)
+        require(recorded, recurrent=False, images=False)
     monkeypatch.setenv(VARIABLE, "torch")
     with pytest.raises(InputError, match=f"{VARIABLE}=torch forbids them"):
-        require(recorded, recurrent=False)
+        require(recorded, recurrent=False, images=False)

@@ -2,95 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
-import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils import cpp_extension
 
 from sweepd.agents.algorithms.fused_loss import FusedLoss, agrees
 from sweepd.agents.algorithms.ppo import PPO
 from sweepd.agents.native.choice import TORCH, VARIABLE
-from sweepd.agents.networks import gpu_kernels
 from sweepd.agents.networks.fused_sample import FusedSample
-from sweepd.agents.networks.gpu_kernels import (
-    NAMES,
-    SOURCE,
-    THREADS,
-    GpuKernels,
-    adam_agrees,
-    kernels_for,
-    samples_agree,
-)
+from sweepd.agents.networks.gpu_kernels import KERNELS, adam_agrees, samples_agree
 from sweepd.agents.networks.optimizer import Adam
-from sweepd.envs.native.build import BuildError, compiler
+from sweepd.envs.native.gpu import GpuKernels
 from tests.agents.digests import cartpole, crypto
 from tests.agents.helpers import adam_of, make_adam_steps, member_params, shape_for, start
 from tests.agents.toy_env import ChoiceEnv, ToyEnv
-from tests.agents.two_cards import TwoCards
-
-# What a GPU's compiler has, and a C++ compiler has not.
-GPU = """
-#include <cmath>
-#define __global__
-#define __device__
-struct Place { int x, y; };
-static Place blockIdx, threadIdx, blockDim;
-"""
-LOOP = """
-extern "C" void run_{name}(int grid_x, int grid_y, int threads, {parameters}) {{
-    blockDim = {{threads, 1}};
-    for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
-        for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
-            for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) {name}({names});
-}}
-"""
+from tests.envs.gpu_on_cpu import on_cpu
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> GpuKernels:
-    try:
-        made = compiler()
-    except BuildError as error:
-        pytest.skip(str(error))
-    folder, source = tmp_path_factory.mktemp("kernels"), SOURCE.read_text()
-    text = GPU + source
-    for name in NAMES:
-        found = re.search(rf"void {name}\((.*?)\)", source, re.DOTALL)
-        assert found
-        parameters = found[1]
-        names = ", ".join(one.split()[-1].lstrip("*") for one in parameters.split(","))
-        text += LOOP.format(name=name, parameters=parameters, names=names)
-    (folder / "kernels.cpp").write_text(text)
-    library = folder / "kernels.so"
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    subprocess.run([made, *flags, folder / "kernels.cpp", "-o", library], check=True)
-    return on_cpu(library)
-
-
-def on_cpu(library: Path) -> GpuKernels:
-    loaded = ctypes.CDLL(str(library))
-
-    def launch_of(name: str) -> Any:
-        function = loaded[f"run_{name}"]
-
-        def launch(blocks: tuple[int, int], arguments: Sequence[Tensor | int]) -> None:
-            given = [
-                ctypes.c_void_p(one.data_ptr()) if isinstance(one, Tensor) else ctypes.c_int(one)
-                for one in arguments
-            ]
-            function(*(ctypes.c_int(number) for number in (*blocks, THREADS)), *given)
-
-        return launch
-
-    return GpuKernels({name: launch_of(name) for name in NAMES})
+    return on_cpu(KERNELS, tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])
@@ -213,40 +147,3 @@ def test_the_check_of_adam_finds_a_wrong_one(kernels: GpuKernels) -> None:
 
     launches: dict[str, Callable[..., None]] = dict(kernels._launches)
     assert not adam_agrees(GpuKernels(launches | {"adam": wrong}), torch.device("cpu"))
-
-
-def test_no_toolkit_is_needed_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
-    with pytest.raises(OSError, match="CUDA_HOME"):
-        cpp_extension.include_paths("cuda")
-    with gpu_kernels._no_toolkit_needed():
-        cpp_extension.include_paths("cuda")
-    assert cpp_extension.CUDA_HOME is None
-
-
-def test_without_the_compiler_torchs_operations_are_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*_: Any) -> None:
-        raise OSError("libnvrtc.so: cannot open shared object file")
-
-    monkeypatch.setattr(torch.cuda, "_compile_kernel", fails)
-    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    monkeypatch.setattr(gpu_kernels, "_compiled", gpu_kernels._compiled.__wrapped__)
-    assert kernels_for(torch.device("cuda")) is None
-    assert "no fused kernels on the GPU" in caplog.text
-    assert "libnvrtc.so" in caplog.text
-    assert kernels_for(torch.device("cpu")) is None
-
-
-def test_kernels_are_launched_on_the_gpu_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = TwoCards(monkeypatch, nullcontext, holds=1)
-    for name in ("adam_agrees", "samples_agree"):
-        monkeypatch.setattr(gpu_kernels, name, lambda *_: True)
-    monkeypatch.setattr(gpu_kernels, "_compiled", gpu_kernels._compiled.__wrapped__)
-    found = kernels_for(torch.device("cuda:1"))
-    assert found is not None
-    for name in NAMES:
-        found.run(name, 1)
-    assert cards.launches == [1] * len(NAMES)
-    assert cards.current == 0

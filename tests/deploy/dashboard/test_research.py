@@ -331,7 +331,7 @@ def test_a_population_shows_the_schedule_of_its_best_trial(folder: Path, tmp_pat
     changed = {**handle.trials()[other].params, "learning_rate": 0.0123}
     attributes = {CHANGES_KEY: [Change(1, other, changed).to_record()]}
     with handle.storage.transaction() as session:  # the trial is finished
-        trial_attributes.put(session, best.best_trial._trial_id, attributes)
+        trial_attributes.put(session, {best.best_trial._trial_id: attributes})
     text = get(client(tmp_path), "/training/parameters").text
     part = text[text.index('id="schedule"') : text.index('id="racing"')]
     assert f"<td>{other}</td>" in part

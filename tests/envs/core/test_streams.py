@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sweepd.envs.core import philox
+from sweepd.envs.core import gpu, philox
 from sweepd.envs.core.native import RANDOM, Library
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.streams import Streams
+from sweepd.envs.native.gpu import GpuKernels
 from sweepd.envs.support.errors import InputError
+from tests.envs.gpu_on_cpu import on_cpu
 
 WORD = st.integers(0, 2**32 - 1)
 KEY = st.integers(-(2**63), 2**63 - 1)
@@ -135,6 +137,42 @@ def test_large_native_permutations_are_those_of_torch(size: int) -> None:
     philox.permutations(streams, two)
     assert torch.equal(one, two)
     assert torch.equal(one.sort().values, torch.arange(size).view(1, 1, -1))
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> GpuKernels:
+    return on_cpu(gpu.KERNELS, tmp_path_factory.mktemp("kernels"))
+
+
+@given(
+    st.lists(st.tuples(KEY, st.integers(0, 2**58), st.booleans()), min_size=1, max_size=3),
+    st.integers(1, 20),
+    st.integers(1, 150),
+)
+def test_numbers_of_gpus_are_those_of_torch(
+    kernels: GpuKernels, streams: list[tuple[int, int, bool]], steps: int, columns: int
+) -> None:
+    numbers, own = gpu.GpuNumbers(kernels), torch.tensor(streams, dtype=torch.int64)
+    for dtype in (torch.float32, torch.float64):
+        one, two = torch.full((2, steps, len(streams), columns), torch.nan, dtype=dtype)
+        numbers.uniform(own, one)
+        philox.uniform(own, two)
+        assert torch.equal(one, two)
+        if dtype == torch.float32:
+            numbers.normal(own, one)
+            philox.normal(own, two)
+            assert torch.equal(one.view(torch.int32), two.view(torch.int32))
+    first, second = torch.full((2, len(streams), steps, columns), -1)
+    numbers.permutations(own, first)
+    philox.permutations(own, second)
+    assert torch.equal(first, second)
+
+
+def test_kernels_with_other_numbers_are_not_used(kernels: GpuKernels) -> None:
+    assert gpu.agrees(kernels, torch.device("cpu"))
+    for name in gpu.KERNELS.names:
+        nothing = GpuKernels({**kernels._launches, name: lambda *_: None}, kernels.threads)
+        assert not gpu.agrees(nothing, torch.device("cpu"))
 
 
 def test_of_equal_keys_the_first_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,9 @@ def test_native_and_torch_steps_with_shorts_are_equal(
 
 def test_shorts_use_torch_where_the_logarithm_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     params = EnvParams(allow_short=True)
-    assert CryptoEnv(sample_market(1), params, WINDOWS, 9)._library is not None
+    assert CryptoEnv(sample_market(1), params, WINDOWS, 9)._code is not None
     monkeypatch.setattr(STEP.library(torch.device("cpu")), "log1p", None)
-    assert CryptoEnv(sample_market(1), params, WINDOWS, 9)._library is None
+    assert CryptoEnv(sample_market(1), params, WINDOWS, 9)._code is None
 
 
 def test_steps_are_equal_with_the_logarithm_outside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def assert_steps_are_equal(
         instruments=rules if increments else None,
     )
     params = [random_params(assets * 10 + k, lookback=1 + k % 3) for k in range(5)]
-    actions = torch.rand(120, 5 * per_member, assets) * 2 - 1
+    actions = torch.rand(120, 5 * per_member, assets, dtype=torch.float64) * 2 - 1
     if shorts:  # most members
         own = [random_short_params(k, action_scale=0.7, max_position=1.0) for k in range(4)]
         params = [*own, params[0]]
@@ -196,12 +196,12 @@ def assert_steps_are_equal(
         )
         for native in (True, False)
     ]
-    assert envs[0]._library is not None
+    assert envs[0]._code is not None
     for env in envs:
         env.reset(assets)
     ends: Counter[str] = Counter()
     for t, action in enumerate(actions):
-        steps = [env.step(action.double() if t % 2 else action) for env in envs]
+        steps = [env.step(action if t % 2 else action.float()) for env in envs]
         for name in ("obs", "reward", "truncated", "terminated"):
             assert_same(getattr(steps[0], name), getattr(steps[1], name), f"{name}, step {t}")
         assert_same(envs[0].record, envs[1].record, f"record, step {t}")

@@ -15,6 +15,8 @@ import pytest
 
 import sweepd
 import sweepd.wrappers
+from sweepd.agents.native.choice import KERNELS
+from sweepd.agents.native.self_test import FEED_FORWARD, IMAGES
 from sweepd.envs.external import vec_env
 from sweepd.envs.external.layouts import choose_layout
 from sweepd.envs.external.objects import environment_name, parameter_texts, wrapper_texts
@@ -262,3 +264,38 @@ def test_wrappers_are_recorded_by_name(folder: Path, monkeypatch: pytest.MonkeyP
 def test_what_is_no_wrapper_is_refused(wrapper: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         sweepd.create_study("s", env="gym:CartPole-v1", wrappers=[wrapper])
+
+
+SIGNS = """
+import gymnasium
+import numpy as np
+
+class Signs(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.see(), {}
+    def step(self, action):
+        right = action == self.sign
+        return self.see(), float(right), bool(self.np_random.random() < 0.2), False, {}
+    def see(self):
+        self.sign = int(self.np_random.integers(2))
+        return np.full((36, 36, 3), 200 * self.sign, np.uint8)
+"""
+
+
+def test_a_study_of_images_records_their_kernels_and_needs_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if KERNELS.loaded() is None:
+        pytest.skip("no native kernels")
+    (folder / "walk_env.py").write_text(SIGNS)
+    monkeypatch.syspath_prepend(str(folder))
+    study = sweepd.create_study("signs", env="walk_env:Signs", n_trials=1, **SMALL)
+    recorded = f"native {FEED_FORWARD}, images {IMAGES}, torch 2"
+    assert spec(study).kernels == recorded
+    assert study.run()
+    monkeypatch.setattr("sweepd.agents.native.choice.IMAGES", "of later")
+    with pytest.raises(InputError, match=f"the kernels '{recorded}', and this version .* of later"):
+        sweepd.create_study("signs", env="walk_env:Signs", n_trials=2, **SMALL).run()

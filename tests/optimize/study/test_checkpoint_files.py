@@ -86,7 +86,7 @@ def _without_database(records: Records, training: MemberTraining) -> None:
 
 
 def _killed_before_the_record(records: Records, training: MemberTraining) -> None:
-    records.checkpoint(training)
+    records.checkpoints([training])
     with pytest.raises(Killed):
         records.wait()
 
@@ -104,7 +104,7 @@ def test_a_recorded_file_is_not_overwritten(
     """
     records = worker.records
     worker.train(8, 0, seconds=1.0)
-    records.checkpoint(worker.training)
+    records.checkpoints([worker.training])
     records.wait()
     if rung:
         worker.report(1)
@@ -114,7 +114,7 @@ def test_a_recorded_file_is_not_overwritten(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker.handle.storage, "set_trial_user_attrs", kill)
+        patch.setattr(worker.handle.storage, "write", kill)
         if rung or write is _without_database:
             write(records, worker.training)
         else:

@@ -22,7 +22,7 @@ from sweepd.optimize.cli import train as train_command
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.opening import open_storage
-from sweepd.optimize.study.database.storage import StudyStorage, TrialLost
+from sweepd.optimize.study.database.storage import StudyStorage, TrialLost, TrialWrite
 from sweepd.optimize.study.database.tables import attempts, workers
 from sweepd.optimize.study.pause import PauseWatch, pause_study
 from sweepd.optimize.study.record.keys import UID_KEY
@@ -32,6 +32,7 @@ from sweepd.optimize.study.recovery.registration import list_workers, register_w
 from sweepd.optimize.study.recovery.stale_trials import recover_stale
 from sweepd.optimize.study.recovery.stall import Progress
 from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.worker.reporting import TrialReporter
 from sweepd.optimize.worker.worker import Worker, WorkerOptions
 from tests.optimize.conftest import Running, Sweepd
 from tests.optimize.study_files import count, hold, open_handle, training_begun, wait_for
@@ -92,8 +93,8 @@ def test_a_trial_that_another_program_changed_is_lost_and_not_written_to(
         lambda: storage.set_trial_user_attrs(changed, {"a": 1}),
         lambda: storage.set_trial_intermediate_value(changed, 1, 0.5),
         lambda: storage.set_trial_state_values(changed, TrialState.COMPLETE, [2.0]),
-        lambda: storage.report(changed, 1, 0.5),
-        lambda: storage.end(changed, TrialState.COMPLETE, [2.0]),
+        lambda: storage.write_one(TrialWrite(changed, report=(1, 0.5))),
+        lambda: storage.write_one(TrialWrite(changed, end=TrialState.COMPLETE, values=[2.0])),
     ):
         with pytest.raises(TrialLost):
             write()
@@ -376,22 +377,23 @@ def test_other_trials_of_a_batch_continue_after_a_program_finishes_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["report", "complete"])
+@pytest.mark.parametrize("step", ["report", "end"])
 def test_another_program_may_finish_a_trial_at_any_step_of_a_rung(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The change happens just before the worker's own step."""
-    real: Callable[..., object] = getattr(StudyHandle, step)
+    real: Callable[..., object] = getattr(TrialReporter, step)
 
-    def tell_first(handle: StudyHandle, *arguments: object, **named: object) -> object:
+    def tell_first(own: TrialReporter, *arguments: object) -> object:
+        handle = own.handle
         if (
             handle.trials()[0].state == TrialState.RUNNING
             and handle.trials()[0].intermediate_values.get(2) is not None
         ):
             optuna.load_study(study_name="s", storage=handle.storage.url).tell(0, 0.0)
-        return real(handle, *arguments, **named)
+        return real(own, *arguments)
 
-    monkeypatch.setattr(StudyHandle, step, tell_first)
+    monkeypatch.setattr(TrialReporter, step, tell_first)
     out = sweepd("train", "--n-trials", 2, "--pruner", "none", "--sampler", "random").finish()
     assert "trial 0 was set to COMPLETE by another program" in out
     assert {t.state for t in open_handle(market).trials()} == {TrialState.COMPLETE}
@@ -424,20 +426,17 @@ def test_a_deleted_study_ends_its_worker_with_a_sentence(market: Path, sweepd: S
 def test_a_study_may_be_deleted_at_any_step_of_a_rung(
     market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for step in ("judge", "complete"):
+    for step in ("report", "end"):
         with monkeypatch.context() as patch:
-            real: Callable[..., object] = getattr(StudyHandle, step)
+            real: Callable[..., object] = getattr(TrialReporter, step)
 
             def delete_first(
-                handle: StudyHandle,
-                *arguments: object,
-                real: Callable[..., object] = real,
-                **named: object,
+                own: TrialReporter, *arguments: object, real: Callable[..., object] = real
             ) -> object:
-                optuna.delete_study(study_name="s", storage=handle.storage.url)
-                return real(handle, *arguments, **named)
+                optuna.delete_study(study_name="s", storage=own.handle.storage.url)
+                return real(own, *arguments)
 
-            patch.setattr(StudyHandle, step, delete_first)
+            patch.setattr(TrialReporter, step, delete_first)
             out = _ended_with_a_sentence(sweepd("train", "--n-trials", 2, "--pruner", "none"))
         assert "study 's' was deleted" in out, step
         assert count(market, "SELECT count(*) FROM sweepd_attempts") == 0

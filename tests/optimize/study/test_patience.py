@@ -21,6 +21,7 @@ from sweepd.optimize.study.database.patience import Patience
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.record.database import is_away, storage_url
 from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.reporting import TrialReporter
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import Sweepd
 from tests.optimize.study_files import hold, numbers, open_handle, wait_for
@@ -136,8 +137,8 @@ def test_stopping_the_server_during_training_loses_and_repeats_nothing(
     monkeypatch.setattr(
         train_command, "WorkerOptions", functools.partial(WorkerOptions, patience_seconds=4.0)
     )
-    for step in ("report", "judge"):
-        hold(monkeypatch, StudyHandle, step, market)
+    hold(monkeypatch, TrialReporter, "report", market)
+    hold(monkeypatch, StudyHandle, "judge", market)
     here = ("--storage", postgresql_database)
     first = sweepd("train", *study, *here)
     try:

@@ -15,8 +15,9 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.optimize.study.database.storage import TrialWrite
 from sweepd.optimize.study.database.tables import attempts
-from sweepd.optimize.study.record.keys import rung_key
+from sweepd.optimize.study.record.keys import REASON_KEY, rung_key
 from sweepd.optimize.study.record.optuna_tables import trials
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.search import Search
@@ -65,7 +66,8 @@ def in_the_database(handle: StudyHandle) -> Decisions:
                     found = value(plan.params, rung)
                     handle.complete(plan.trial_id, found, attributes=record)
                 elif pruned:
-                    handle.prune(plan.trial_id, "worse than its peers")
+                    ended = TrialWrite(plan.trial_id, {REASON_KEY: "worse"}, end=TrialState.PRUNED)
+                    handle.storage.write_one(ended)
             plans = [p for p, pruned in zip(plans, verdicts, strict=True) if not pruned]
     return decisions(handle.trials())
 
@@ -141,7 +143,7 @@ def play_killed(folder: Path, kills: random.Random) -> int:
         for trial in handle.trials():
             if trial.state == TrialState.RUNNING:
                 requeue(handle, trial._trial_id)
-        left = kills.randrange(20, 500)
+        left = kills.randrange(20, 300)
 
         def dying(*_: Any) -> None:
             nonlocal left

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ from sweepd.envs.support.database_file import NETWORK_FILE_SYSTEMS, file_system_
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.optimize.study.database import opening
 from sweepd.optimize.study.database.opening import open_storage
-from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.database.storage import StudyStorage, TrialWrite
 from sweepd.optimize.study.database.tables import attempts, workers
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
@@ -134,16 +134,12 @@ def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: Stud
 
 
 RANGE = FloatDistribution(0.0, 1.0)
-WRITES: dict[str, Callable[[StudyStorage, int], object]] = {
-    "params": lambda own, trial: own.set_trial_params(
-        trial, {"x": (0.5, RANGE), "y": (1.0, RANGE)}
-    ),
-    "report": lambda own, trial: own.report(trial, 2, 0.5, {"a": 1}, {"b": 2}),
-    "complete": lambda own, trial: own.end(
-        trial, TrialState.COMPLETE, [1.0, -math.inf], {"a": 1}, {"b": 2}
-    ),
-    "prune": lambda own, trial: own.end(trial, TrialState.PRUNED, attributes={"a": 1}),
-    "fail": lambda own, trial: own.end(trial, TrialState.FAIL, attributes={"a": 1}),
+WRITES: dict[str, dict[str, Any]] = {
+    "params": {"params": {"x": (0.5, RANGE), "y": (1.0, RANGE)}},
+    "report": {"report": (2, 0.5), "attributes": {"a": 1}, "system": {"b": 2}},
+    "complete": {"end": TrialState.COMPLETE, "values": [1.0, -math.inf], "attributes": {"a": 1}},
+    "prune": {"end": TrialState.PRUNED, "attributes": {"a": 1}},
+    "fail": {"end": TrialState.FAIL, "attributes": {"a": 1}},
 }
 
 
@@ -193,11 +189,11 @@ def test_a_write_is_whole_wherever_it_is_cut_off_and_retried_as_a_whole(
     def begun() -> int:
         trial_id = storage.claim_new(_id(storage), "w", 100)
         assert trial_id is not None
-        storage.report(trial_id, 1, 0.25)
+        storage.write_one(TrialWrite(trial_id, report=(1, 0.25)))
         return trial_id
 
     first = begun()
-    WRITES[write](storage, first)
+    storage.write_one(TrialWrite(first, **WRITES[write]))
     whole, storage.patience.limit = _written(storage, first), 60.0
     for statement in itertools.count(1):
         trial_id = begun()
@@ -205,14 +201,14 @@ def test_a_write_is_whole_wherever_it_is_cut_off_and_retried_as_a_whole(
         retried = storage.patience.retries
         try:
             with failing_at(storage, statement, Cut()):
-                WRITES[write](storage, trial_id)
+                storage.write_one(TrialWrite(trial_id, **WRITES[write]))
         except Cut:
             assert _written(storage, trial_id) == before
         else:
             break
         away = sa.exc.OperationalError("", {}, Exception("the server is away"))
         with failing_at(storage, statement, away):
-            WRITES[write](storage, trial_id)
+            storage.write_one(TrialWrite(trial_id, **WRITES[write]))
         assert storage.patience.retries == retried + 1
         assert _written(storage, trial_id) == whole
     assert _written(storage, trial_id) == whole
@@ -234,15 +230,16 @@ def test_a_trial_is_written_as_optuna_writes_it(
     ours, theirs = (storage.claim_new(_id(storage), "w", 2) for _ in range(2))
     assert ours is not None
     assert theirs is not None
-    storage.set_trial_params(ours, {"x": (0.5, RANGE), "n": (1, CategoricalDistribution((8, 9)))})
+    params = {"x": (0.5, RANGE), "n": (1, CategoricalDistribution((8, 9)))}
+    storage.write_one(TrialWrite(ours, params=params))
     trial = optuna.Trial(study, theirs)
     storage.set_trial_param(theirs, "x", 0.5, RANGE)
     storage.set_trial_param(theirs, "n", 1, CategoricalDistribution((8, 9)))
     for rung, value in enumerate((0.25, math.inf, -0.5), start=1):
-        storage.report(ours, rung, value)
+        storage.write_one(TrialWrite(ours, report=(rung, value)))
         trial.report(value, rung)
-    storage.report(theirs, 3, -0.5)
-    storage.end(ours, state, values)
+    storage.write_one(TrialWrite(theirs, report=(3, -0.5)))
+    storage.write_one(TrialWrite(ours, end=state, values=values))
     before = datetime.now()
     study.tell(trial, values, state=state)
     ended = [storage.get_trial(trial_id).datetime_complete for trial_id in (ours, theirs)]

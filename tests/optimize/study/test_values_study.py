@@ -283,7 +283,7 @@ def test_searches_learn_from_constraints(sampler: str, tmp_path: Path) -> None:
             [plan] = handle.ask_batch(1, "w", 30)
             total = plan.params["x"] + plan.params["y"]
             handle.report(plan, 1, total)
-            broken = {"constraints:cost<=0.5": total - 0.5} if constraints else None
+            broken = {"constraints:cost<=0.5": total - 0.5} if constraints else {}
             handle.storage.set_trial_user_attrs(plan.trial_id, {"sweepd:seed": 1}, broken)
             handle.complete(plan.trial_id, total)
         late = [sum(trial.params.values()) for trial in handle.trials()[15:]]

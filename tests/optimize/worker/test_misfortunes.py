@@ -36,6 +36,7 @@ from sweepd.optimize.study.recovery.registration import list_workers, register_w
 from sweepd.optimize.study.recovery.stale_trials import recover_stale
 from sweepd.optimize.study.recovery.stall import FACTOR, Progress
 from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.worker.reporting import TrialReporter
 from sweepd.optimize.worker.telemetry import Activity
 from sweepd.optimize.worker.worker import WorkerOptions
 from tests.optimize.conftest import INDEPENDENT, Sweepd
@@ -258,7 +259,7 @@ def test_a_trial_that_diverged_while_the_database_was_unavailable_fails_later(
 
     study = ("--n-trials", 1, "--rungs", 1, "--pruner", "none")
     with monkeypatch.context() as patch:
-        patch.setattr(StudyHandle, "fail", away)
+        patch.setattr(TrialReporter, "end", away)
         patch.setattr("sweepd.optimize.worker.lifecycle.leave", lambda *_: None)
         sweepd("train", *study).finish(75)
     out = sweepd("train", *study).finish()

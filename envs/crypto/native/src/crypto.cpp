@@ -7,36 +7,28 @@
 // which then leaves rewards out, and `reward`. This does not work with shorts: a bankrupt row starts
 // again within `trade`.
 
-#include "observe.h"
+#include <algorithm>
+
 #include "pool.h"
 #include "prefetch.h"
-#include "reward.h"
+#include "trade.h"
 
 constexpr long ROWS_PER_TASK = 64;  // at least, and a multiple of WIDTH
 
 // Trade in rows first … end - 1. `action`: (R, N).
 template <bool SHORTS, class Number>
-static void trade(const State& s, long first, long end, const Number* action, float* obs,
-                  int64_t stride, float* rewards) {
+static void trade_all(const State& s, long first, long end, const Number* action, float* obs,
+                      int64_t stride, float* rewards) {
     const int N = s.assets;
     Orders orders(N);
     for (long r = first; r < end; r += WIDTH) {
-        const long later = r + AHEAD;
+        const long later = r + AHEAD, count = std::min<long>(WIDTH, end - r);
         if (later < end) prefetch(s, later, std::min<long>(WIDTH, end - later));
-        const Group group = next_bar(s, r, std::min<long>(WIDTH, end - r));
         const Number* own[WIDTH];
-        for (int i = 0; i < WIDTH; i++) own[i] = action + (r + (i < group.count ? i : 0)) * N;
+        for (int i = 0; i < WIDTH; i++) own[i] = action + (r + (i < count ? i : 0)) * N;
         for (int a = 0; a < N; a++) orders.wish[a] = column(own, a);
-        plan<SHORTS>(s, group, orders);
-        fill<SHORTS>(s, group, orders);
-        if (s.log1p) reward(s, r, group.count, rewards + r);
-        if (SHORTS && s.terminates)
-            for (long row = r; row < r + group.count; row++) {
-                if (!(s.bankrupt[row] > 0)) continue;
-                observe(s, row, 1, s.final_obs + row * s.columns, s.columns);
-                begin(s, row, s.place[row]);
-            }
-        observe(s, r, group.count, obs + r * stride, stride);
+        trade<SHORTS>(s, orders, r, count, obs, stride, rewards);
+        for (long row = r; row < r + count; row++) observe_market(s, row, obs + row * stride, 0, 1);
     }
 }
 
@@ -53,9 +45,9 @@ void sweepd_crypto_trade(const State* state, const void* action, int64_t wide, f
         const long first = task * size, end = std::min<long>(first + size, s.rows);
         auto of = [&](auto* actions) {
             if (s.shorts)
-                trade<true>(s, first, end, actions, obs, stride, rewards);
+                trade_all<true>(s, first, end, actions, obs, stride, rewards);
             else
-                trade<false>(s, first, end, actions, obs, stride, rewards);
+                trade_all<false>(s, first, end, actions, obs, stride, rewards);
         };
         wide ? of((const double*)action) : of((const float*)action);
     });
@@ -68,20 +60,12 @@ void sweepd_crypto_reward(const State* state, float* rewards) {
         reward(*state, r, std::min<long>(WIDTH, state->rows - r), rewards + r);
 }
 
-// Start new episodes in the rows of `ended`. Their observations in `obs` go to `final_obs` and are
-// replaced by the first ones. `bars`: (R,), the first bar of each row's next episode.
+// Start new episodes in the rows of `ended`. `bars`: (R,), the first bar of each row's next episode.
 void sweepd_crypto_restart(const State* state, const uint8_t* ended, const int64_t* bars,
                            float* obs, int64_t stride) {
     StandardRounding standard;
     const State& s = *state;
-    for (long r = 0; r < s.rows; r++) {
-        if (!ended[r]) continue;
-        float* row = obs + r * stride;
-        const bool restarted = s.terminates && s.bankrupt[r] > 0;  // `trade` has kept its last one
-        if (!restarted) std::copy(row, row + s.columns, s.final_obs + r * s.columns);
-        begin(s, r, s.bars - 1 - bars[r]);
-        observe(s, r, 1, row, stride);
-    }
+    for (long r = 0; r < s.rows; r++) restart(s, r, ended[r], bars[r], obs + r * stride);
 }
 
 }

@@ -5,7 +5,6 @@
 
 #pragma once
 
-#include "lanes.h"
 #include "state.h"
 
 constexpr double TINY = 1e-200;            // avoids 0/0
@@ -21,7 +20,7 @@ struct Group {
 };
 
 // Move a group's rows to the next bar. Places count backwards.
-static inline Group next_bar(const State& s, long first, int count) {
+DEVICE static inline Group next_bar(const State& s, long first, int count) {
     Group group{first, count, {}, all(0.0)};
     const long wide = (s.holes ? 3 : 2) * s.assets;
     for (int i = 0; i < WIDTH; i++) {
@@ -45,10 +44,11 @@ struct Orders {
     vec *is_short, *size;          // with shorts: 1 for a short side; the position's value, no sign
     vec dropped, trades, unfilled;
 
-    explicit Orders(int assets) {
+    DEVICE explicit Orders(int assets) {
         vec* next = memory;
-        for (vec** array : {&wish, &buy, &sell, &restart, &flow, &equal_worth, &worth,
-                            &is_short, &size}) {
+        vec** const arrays[] = {&wish, &buy, &sell, &restart, &flow, &equal_worth, &worth,
+                                &is_short, &size};
+        for (vec** array : arrays) {
             *array = next;
             next += assets;
         }
@@ -56,7 +56,7 @@ struct Orders {
 };
 
 // Partial sells down to increments, and buys to cents (`_round_part`).
-static inline void round_down(double increment, vec units, vec& buy, vec& sell) {
+DEVICE static inline void round_down(double increment, vec units, vec& buy, vec& sell) {
     if (!(increment > 0)) return;
     vec quantity = floor(sell * units / increment + ROUNDING_NOISE) * increment;
     vec fraction = no_more(quantity / no_less(units, all(TINY)), all(1.0));
@@ -65,10 +65,10 @@ static inline void round_down(double increment, vec units, vec& buy, vec& sell) 
 }
 
 // Choose what is where the mask is above 0.
-static inline vec where(vec mask, vec yes, vec no) { return mask > 0.0 ? yes : no; }
+DEVICE static inline vec where(vec mask, vec yes, vec no) { return mask > 0.0 ? yes : no; }
 
 // Turn the wish of one asset to the position's side (`_short_side`).
-static inline vec take_side(const State& s, const Group& group, Orders& o, int a) {
+DEVICE static inline vec take_side(const State& s, const Group& group, Orders& o, int a) {
     const long r = group.first, at = a * s.stride + r;
     vec w = o.wish[a], units = load(s.units + at, group.count);
     vec worth = load(s.worth + at, group.count);
@@ -81,7 +81,8 @@ static inline vec take_side(const State& s, const Group& group, Orders& o, int a
 }
 
 // Scale the orders that increase positions (`_limit_sides`).
-static inline void limit_buys(const State& s, const Group& group, Orders& o, vec V, vec money) {
+DEVICE static inline void limit_buys(const State& s, const Group& group, Orders& o, vec V,
+                                     vec money) {
     const int N = s.assets;
     for (int a = 0; a < N; a++) o.flow[a] = where(o.is_short[a], all(0.0), o.buy[a]);
     vec factor = money / no_less(sum(o.flow, N), all(TINY));
@@ -99,7 +100,7 @@ static inline void limit_buys(const State& s, const Group& group, Orders& o, vec
 
 // Actions to orders.
 template <bool SHORTS>
-static inline void plan(const State& s, const Group& group, Orders& o) {
+DEVICE static inline void plan(const State& s, const Group& group, Orders& o) {
     const long R = s.stride, r = group.first, wide = (s.holes ? 3 : 2) * s.assets;
     const int N = s.assets, count = group.count;
     vec V = load(s.total + R + r, count), cash = load(s.cash + r, count);
@@ -201,23 +202,24 @@ struct Settled {
 };
 
 // Remove the positions of a group: `closing`, a vector per asset, is 1 where.
-static inline void close_positions(const State& s, const Group& group, const vec* closing) {
+DEVICE static inline void close_positions(const State& s, const Group& group, const vec* closing) {
+    double* const position[] = {s.units, s.paid, s.held, s.high, s.worth};
     for (int a = 0; a < s.assets; a++) {
         const long at = a * s.stride + group.first;
         vec kept = 1.0 - closing[a];
-        for (double* state : {s.units, s.paid, s.held, s.high, s.worth})
+        for (double* state : position)
             store(state + at, group.count, load(state + at, group.count) * kept);
     }
 }
 
-static inline bool any(vec mask) {
+DEVICE static inline bool any(vec mask) {
     for (int i = 0; i < WIDTH; i++)
         if (mask[i] > 0) return true;
     return false;
 }
 
 // Charge for borrowing, and check the margin, at the close (`charge`).
-static inline void charge(const State& s, const Group& group, Orders& o, Settled& made) {
+DEVICE static inline void charge(const State& s, const Group& group, Orders& o, Settled& made) {
     const long R = s.stride, r = group.first;
     const int N = s.assets, count = group.count;
     auto worth_of = [&](int a) { return load(s.worth + a * R + r, count); };
@@ -272,9 +274,18 @@ static inline void charge(const State& s, const Group& group, Orders& o, Settled
     made.V = V;
 }
 
+// log(1 + x), or x where that is left to torch.
+#if defined(ON_GPU)
+DEVICE static inline bool knows_logarithm(const State&) { return true; }
+DEVICE static inline vec logarithm(const State&, vec x) { return log1p(x.x); }
+#else
+static inline bool knows_logarithm(const State& s) { return s.log1p; }
+static inline vec logarithm(const State& s, vec x) { return s.log1p ? s.log1p(x) : x; }
+#endif
+
 // Fill the orders at the open, value at the close, settle the cash; growth of E and V.
 template <bool SHORTS>
-static inline void fill(const State& s, const Group& group, Orders& o) {
+DEVICE static inline void fill(const State& s, const Group& group, Orders& o) {
     const long R = s.stride, r = group.first;
     const int N = s.assets, count = group.count;
     vec buy_rate = load(s.buy_rate + r, count), sell_rate = load(s.sell_rate + r, count);
@@ -352,8 +363,8 @@ static inline void fill(const State& s, const Group& group, Orders& o) {
     store(s.cash + r, count, cash);
     vec E_before = load(s.total + r, count), V_before = load(s.total + R + r, count);
     vec b = (E - E_before) / E_before, x = (V - V_before) / V_before;
-    store(s.growth + r, count, s.log1p ? s.log1p(b) : b);
-    store(s.growth + R + r, count, s.log1p ? s.log1p(x) : x);
+    store(s.growth + r, count, logarithm(s, b));
+    store(s.growth + R + r, count, logarithm(s, x));
     store(s.total + r, count, E);
     store(s.total + R + r, count, V);
     if (s.record) {

@@ -5,7 +5,7 @@
 #include "orders.h"
 
 // Rows r … r + count - 1, count <= WIDTH. `growth` must contain Δlog E and Δlog V.
-static inline void reward(const State& s, long r, int count, float* out) {
+DEVICE static inline void reward(const State& s, long r, int count, float* out) {
     const long R = s.stride;
     vec b = load(s.growth + r, count), x = load(s.growth + R + r, count);
     vec reward = x * load(s.growth_weights + R + r, count) +

@@ -6,7 +6,12 @@
 
 #include "lanes.h"
 
-constexpr int MOST_ASSETS = 128;  // arrays on the stack have this size
+// Arrays on the stack have this size; kernels are compiled for several ones.
+#if defined(KERNEL_ASSETS)
+constexpr int MOST_ASSETS = KERNEL_ASSETS;
+#else
+constexpr int MOST_ASSETS = 128;
+#endif
 
 typedef vec Log1p(vec x);
 
@@ -20,7 +25,7 @@ struct State {
     int64_t terminates;  // whether a bankrupt row starts again at the same bar
 
     // log(1 + x): the function that torch uses, because other ones differ in last bits. Null if it
-    // is not known: then `growth` is without the logarithm.
+    // is not known: then `growth` is without the logarithm. On GPUs it is CUDA's, as torch's.
     Log1p* log1p;
 
     // The market, newest bar first (`Tables`).
