@@ -21,13 +21,13 @@ from sweepd.agents.engine.advantages import (
     masked_variance,
 )
 from sweepd.agents.engine.bits import pack, packed_size
+from sweepd.agents.engine.fused_step import Stored, fused_step
 from sweepd.agents.engine.graphs import Effect, Recorder, Replays
 from sweepd.agents.engine.play_stats import choice_entropies, play_names, play_stats
 from sweepd.agents.engine.population import Population
 from sweepd.agents.engine.transitions import MinibatchIndex, Transitions
 from sweepd.agents.native.choice import Evaluator, PairEvaluator
 from sweepd.agents.networks.distributions import distribution_of
-from sweepd.agents.networks.fused_sample import fused_sample
 from sweepd.agents.networks.normaliser import normalised
 from sweepd.agents.networks.portable import sqrt
 from sweepd.agents.networks.recurrence import Memory
@@ -113,7 +113,8 @@ class Rollout:
         self._output = new(slots, envs, shape.action_dim)  # of the actors, in the present step
         self._final_obs = new(slots, envs, shape.obs_dim, dtype=shape.torch_dtype)
         self._static: Static | None = None
-        self._fused_sample = fused_sample(shape, envs, device)
+        stored = self._stored()
+        self._fused_step = fused_step(shape, population, stored) if self._is_replayable() else None
         self.replays = Replays()
 
     # Collecting transitions.
@@ -138,7 +139,9 @@ class Rollout:
             self.memory.zero_()
         self._record_obs(env, 0)
         replayed = None
-        if recorder is not None and env.replayable and self._is_replayable():
+        # Fused steps are also made without a recorder, so that graphs change no bit.
+        planned = recorder is not None or self._fused_step is not None
+        if planned and env.replayable and self._is_replayable():
             replayed = self._begin_replays(env, noise, recorder)
         bootstrapped = 0
         for step in range(steps):
@@ -208,13 +211,23 @@ class Rollout:
 
     # Steps that are recorded once and replayed.
 
+    def _stored(self) -> Stored:
+        """Return the tensors in which steps are stored."""
+        raw = self._outputs.new_zeros(0) if self.raw is None else self.raw
+        ends = self._terminated, self._truncated
+        return Stored(
+            self._outputs, self.transitions.side, self.transitions.obs, raw, self.rewards, *ends
+        )
+
     def _is_replayable(self) -> bool:
         """Whether all that a step does is in `_replayable_step`."""
         shape = self.shape
         special = shape.recurrent or shape.masked or shape.has_absent_agents or shape.players > 1
         return not special
 
-    def _begin_replays(self, env: VecEnv, noise: Tensor, recorder: Recorder) -> Callable[[], None]:
+    def _begin_replays(
+        self, env: VecEnv, noise: Tensor, recorder: Recorder | None
+    ) -> Callable[[], None]:
         """Prepare a rollout of replayed steps, whose first observations are stored.
 
         Returns:
@@ -242,15 +255,15 @@ class Rollout:
 
     def _replayable_step(self, env: VecEnv, static: Static) -> None:
         """Make a planned step. It reads nothing on the host that differs between replays."""
+        if self._fused_step is not None:
+            action = self._fused_step.act(static.obs, static.noises, static.step)
+            self._fused_step.store(static.step, env.planned_step(action, self.obs), static.obs)
+            static.step.add_(1)
+            return
         actions = static.actions
         self._output, _ = self._actor(static.obs)
-        if self._fused_sample is not None:
-            log_std = self.population.actor.weights.get("action_std_log")
-            of_step = static.noises, static.step, actions
-            action = self._fused_sample(self._output, log_std, *of_step)
-        else:
-            torch.index_select(static.noises, 0, static.step, out=static.noise)
-            action = self._sampled(static.noise[0], actions, None)
+        torch.index_select(static.noises, 0, static.step, out=static.noise)
+        action = self._sampled(static.noise[0], actions, None)
         self._step(env.planned_step, static.step, action)
         _put(self.transitions.actions, static.step, actions)
         static.step.add_(1)

@@ -1,8 +1,9 @@
 // Kernels for GPUs, where starting an operation takes longer than its arithmetic.
 //
 // One thread per weight or row. Nothing is added across threads, so no number depends on an order.
-// They compute what torch's operations compute (optimizer.py, distributions.py, and PPO._loss in
-// agents/algorithms/ppo.py, which have the formulas), with other rounding.
+// They compute what torch's operations compute (optimizer.py, activation.py, distributions.py,
+// normaliser.py, and PPO._loss in agents/algorithms/ppo.py, which have the formulas), with other
+// rounding, except for normalised observations.
 
 // log β of Adam's moments.
 #define LOG_BETA1 -0.105360515657826301f
@@ -110,33 +111,66 @@ extern "C" __global__ void categorical_loss(
     d_logits[action] += d;
 }
 
-// Samples x = μ + σ ε of Gaussians before tanh, one thread per row: x into `stored`, and tanh x, or
-// 0 for NaN, into `actions`. noises: (steps, rows of all slots, columns), of which `step` tells one.
-extern "C" __global__ void gaussian_sample(const float* outputs, const float* log_std,
-                                           const float* noises, const long long* step,
-                                           float* stored, float* actions, int stride, int slots,
-                                           int rows, int columns) {
-    int at = blockIdx.x * blockDim.x + threadIdx.x, slot = at / rows;
+// What follows a hidden layer, by its place in NATIVE of activation.py. NaN stays.
+static __device__ float activated(float z, int activation) {
+    if (activation == 0) return z < 0.0f ? 0.0f : z;
+    if (activation == 1) return tanhf(z);
+    if (activation == 2) return z / (1.0f + expf(-z));
+    return z > 0.0f ? z : expm1f(z);
+}
+
+// Completes a hidden layer in place, from the products x (slots, rows, width): adds the bias and
+// applies the activation. One thread per number; the grid's y is the slot.
+extern "C" __global__ void hidden_layer(float* x, const float* bias, int stride, int rows,
+                                        int width, int activation) {
+    int slot = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * width) return;
+    float* own = x + (long long)slot * rows * width + i;
+    *own = activated(*own + bias[(long long)slot * stride + i % width], activation);
+}
+
+// The place of a row in a tensor (slots, steps, rows).
+static __device__ long long place_of(int slot, int row, int rows, long long step, int steps) {
+    return ((long long)slot * steps + step) * rows + row;
+}
+
+// Completes the outputs of actors, adding the bias to the products (slots, rows, columns), and
+// samples x = μ + σ ε of Gaussians before tanh, one thread per row. Outputs and x are stored as
+// those of a step, in outputs (slots, steps, rows, columns) and side (slots, steps + 1, rows,
+// columns + 3); tanh x, or 0 for NaN, goes into `actions`. noises: (steps, rows of all slots,
+// columns). stride: from slot to slot, of bias and log_std.
+extern "C" __global__ void gaussian_sample(const float* products, const float* bias,
+                                           const float* log_std, const float* noises,
+                                           const long long* step, float* outputs, float* side,
+                                           float* actions, int stride, int slots, int rows,
+                                           int columns, int steps) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x, slot = at / rows, row = at % rows;
     if (slot >= slots) return;
+    float* means = outputs + place_of(slot, row, rows, *step, steps) * columns;
+    float* stored = side + place_of(slot, row, rows, *step, steps + 1) * (columns + 3);
     const float* noise = noises + (*step * slots * rows + at) * columns;
     for (int j = 0; j < columns; j++) {
-        long long place = (long long)at * columns + j;
-        float x = outputs[place] + expf(log_std[(long long)slot * stride + j]) * noise[j];
+        long long place = (long long)at * columns + j, weight = (long long)slot * stride + j;
+        means[j] = products[place] + bias[weight];
+        float x = means[j] + expf(log_std[weight]) * noise[j];
         float y = tanhf(x);
-        stored[place] = x;
+        stored[j] = x;
         actions[place] = y == y ? y : 0.0f;
     }
 }
 
-// Samples a choice per row: the first option at which the cumulative weight exceeds the random
-// number times the total. Where outputs are NaN, it is the first one.
-extern "C" __global__ void categorical_sample(const float* outputs, const float* noises,
-                                              const long long* step, float* stored,
-                                              long long* actions, int slots, int rows,
-                                              int columns) {
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
-    if (at / rows >= slots) return;
-    const float* logits = outputs + (long long)at * columns;
+// The same for a choice per row: the first option at which the cumulative weight exceeds the random
+// number times the total. Where outputs are NaN, it is the first one. side: (…, 4).
+extern "C" __global__ void categorical_sample(const float* products, const float* bias,
+                                              const float* noises, const long long* step,
+                                              float* outputs, float* side, long long* actions,
+                                              int stride, int slots, int rows, int columns,
+                                              int steps) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x, slot = at / rows, row = at % rows;
+    if (slot >= slots) return;
+    float* logits = outputs + place_of(slot, row, rows, *step, steps) * columns;
+    for (int j = 0; j < columns; j++)
+        logits[j] = products[(long long)at * columns + j] + bias[(long long)slot * stride + j];
     float most = logits[0], total = 0.0f, below = 0.0f;
     for (int j = 1; j < columns; j++) most = logits[j] > most ? logits[j] : most;
     for (int j = 0; j < columns; j++) total += expf(logits[j] - most);
@@ -146,6 +180,33 @@ extern "C" __global__ void categorical_sample(const float* outputs, const float*
         below += expf(logits[j] - most);
         chosen += below <= until;
     }
-    stored[at] = chosen;
+    side[place_of(slot, row, rows, *step, steps + 1) * 4] = chosen;
     actions[at] = chosen;
+}
+
+// Stores what a step of the environment gave, (rows of all slots) each, as that of `step`, and the
+// observations, as they are (unless `raw` is null) and normalised, as those of the next step; the
+// latter also in `read`, where actors read them. NaN stays. One thread per number of observations;
+// the grid's y is the slot. steps: of rewards and ends; observations have one more.
+extern "C" __global__ void store_step(const float* obs, const float* reward,
+                                      const bool* terminated, const bool* truncated,
+                                      const float* avg, const float* deviation,
+                                      const float* clip, const long long* step, float* read,
+                                      float* normalised, float* raw, float* rewards,
+                                      bool* terminations, bool* truncations, int rows, int columns,
+                                      int steps) {
+    int slot = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * columns) return;
+    int row = i / columns, column = i % columns, network = slot * columns + column;
+    long long at = (long long)slot * rows * columns + i;
+    long long next = place_of(slot, row, rows, *step + 1, steps + 1) * columns + column;
+    float x = (obs[at] - avg[network]) / deviation[network];
+    x = x < -*clip ? -*clip : x > *clip ? *clip : x;
+    read[at] = normalised[next] = x;
+    if (raw) raw[next] = obs[at];
+    if (column) return;
+    long long now = place_of(slot, row, rows, *step, steps);
+    rewards[now] = reward[slot * rows + row];
+    terminations[now] = terminated[slot * rows + row];
+    truncations[now] = truncated[slot * rows + row];
 }

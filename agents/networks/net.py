@@ -103,6 +103,14 @@ class Net:
 
     def first(self, x: Tensor) -> Tensor:
         """Return the first hidden layer before its activation, (N * policies, rows, width)."""
+        spec, weights, x = self.spec, self.weights, self.encoded(x)
+        if not spec.trunk:
+            return x
+        weight, bias = (weights[f"{spec.trunk[0]}.{part}"] for part in ("weight", "bias"))
+        return affine(x, weight if self._items is None else self._items.folded(weight), bias)
+
+    def encoded(self, x: Tensor) -> Tensor:
+        """Return what the first hidden layer reads, (N * policies, rows, inputs)."""
         spec, weights = self.spec, self.weights
         if spec.seat_column is not None:
             x = x.repeat_interleave(spec.policies, 0)
@@ -114,10 +122,7 @@ class Net:
             x = self._entities(weights, x)
         else:
             x = x[..., : spec.inputs]
-        if not spec.trunk:
-            return x
-        weight, bias = (weights[f"{spec.trunk[0]}.{part}"] for part in ("weight", "bias"))
-        return affine(x, weight if self._items is None else self._items.folded(weight), bias)
+        return x
 
     def output(self, x: Tensor, top: Tensor) -> Tensor:
         """Return the outputs that act, (N, rows, outputs).

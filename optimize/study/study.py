@@ -394,6 +394,10 @@ class StudyHandle(StudyReader):
         with read if self.search.prunes else nullcontext():
             return self.search.judge([plan.trial for plan in plans])
 
+    def end_all(self, ends: Sequence[TrialWrite]) -> set[int]:
+        """End several trials in one transaction; return the row ids of those that were lost."""
+        return self.storage.write(ends)
+
     def complete(
         self, trial_id: int, *values: float, attributes: Mapping[str, Any] = NOTHING
     ) -> None:

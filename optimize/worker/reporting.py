@@ -139,7 +139,7 @@ class TrialReporter:
         if not endings:
             return []
         with self.phases("reports"):
-            lost = self.handle.storage.write([one.write for one in endings])
+            lost = self.handle.end_all([one.write for one in endings])
             written = self._drop_lost(endings, lost, lambda one: one.training)
         for one in written:
             plan = one.training.plan

@@ -17,8 +17,9 @@ from sweepd.agents.algorithms import fused_loss
 from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
 from sweepd.agents.algorithms.sac import SAC, SACParams
+from sweepd.agents.engine import fused_step
 from sweepd.agents.engine.program import Program
-from sweepd.agents.networks import fused_sample, optimizer
+from sweepd.agents.networks import optimizer
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.crypto.data.bars import Bars
@@ -146,7 +147,7 @@ def make_program(
         env, net_width=cell.width, minibatch=cell.minibatch, horizon=cell.horizon, **sizes
     )
     with ExitStack() as stack:
-        for module in () if fused else (fused_loss, fused_sample, optimizer):
+        for module in () if fused else (fused_loss, fused_step, optimizer):
             stack.enter_context(patch.object(module, "kernels_for", lambda _: None))
         program: Any = kind(shape, device)
     if not graphs:

@@ -59,7 +59,7 @@ trailing_stop = { low = 0.02, high = 0.3, off = 0.0 }
 ALLOWED_GROWTH = 5.0  # MiB per 100 trials; the sampler keeps about 20 kB per finished trial
 ALLOWED_MILLISECONDS = 1000.0  # of the calling thread, per trial
 # `_ask_batch`, since workers call `StudyHandle.ask_batch` as a function of the class.
-ASKING, TELLING = ("_ask_batch",), ("report", "judge", "complete", "prune", "fail")
+ASKING, TELLING = ("_ask_batch",), ("report_all", "judge", "end_all")
 FIELDS = ("trials", "resident_mib", "ask_ms", "ask_cpu_ms", "tell_ms", "tell_cpu_ms", "seconds")
 
 

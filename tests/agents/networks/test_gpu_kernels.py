@@ -11,9 +11,16 @@ from torch import Tensor
 
 from sweepd.agents.algorithms.fused_loss import FusedLoss, agrees
 from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.engine.fused_step import FusedStep
 from sweepd.agents.native.choice import TORCH, VARIABLE
-from sweepd.agents.networks.fused_sample import FusedSample
-from sweepd.agents.networks.gpu_kernels import KERNELS, adam_agrees, samples_agree
+from sweepd.agents.networks.activation import ACTIVATIONS, NATIVE, Activation
+from sweepd.agents.networks.gpu_kernels import (
+    KERNELS,
+    adam_agrees,
+    hidden_agrees,
+    samples_agree,
+    stores_agree,
+)
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.envs.native.gpu import GpuKernels
 from tests.agents.digests import cartpole, crypto
@@ -101,41 +108,93 @@ def test_the_check_of_the_loss_finds_a_wrong_one(
     assert "fails its test" in caplog.text
 
 
+def stepped(env: Callable[[int], Any], kernels: GpuKernels | None, **changes: Any) -> PPO:
+    """Return a program after one rollout of recorded steps."""
+    made = env(5)
+    sizes = {"num_envs": made.envs_per_member, "horizon": 20, "minibatch": 50}
+    ppo = PPO(shape_for(made, **sizes, **changes))
+    for slot in range(5):
+        params = member_params(slot)
+        ppo.add_member(slot, params, slot, 8, made.state_avg, made.state_std)
+    ppo.begin(made.reset(3))
+    rollout = ppo.rollout
+    if kernels is not None:
+        stored = rollout._stored()
+        rollout._fused_step = FusedStep(kernels, ppo.shape, ppo.population, stored)
+    rollout.collect(made, ppo.streams, lambda step: step)
+    assert rollout.replays.steps
+    return ppo
+
+
+@pytest.mark.parametrize("running_scale", [False, True])
 @pytest.mark.parametrize("env", [cartpole, crypto], ids=["cartpole", "crypto"])
-def test_rollouts_with_fused_sampling_are_the_same(
-    env: Callable[[int], Any], kernels: GpuKernels, monkeypatch: pytest.MonkeyPatch
+def test_rollouts_with_fused_steps_are_the_same(
+    env: Callable[[int], Any],
+    running_scale: bool,
+    kernels: GpuKernels,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLE, TORCH)
-    found = []
-    for fused in (False, True):
-        made = env(5)
-        ppo = PPO(shape_for(made, num_envs=made.envs_per_member, horizon=20, minibatch=50))
-        for slot in range(5):
-            params = member_params(slot)
-            ppo.add_member(slot, params, slot, 8, made.state_avg, made.state_std)
-        ppo.begin(made.reset(3))
-        if fused:
-            size = made.envs_per_member
-            ppo.rollout._fused_sample = FusedSample(kernels, ppo.shape, size, ppo.device)
-        with torch.no_grad():
-            ppo.rollout.collect(made, ppo.streams, lambda step: step)
-        found.append(ppo.rollout.samples())
+    plain, fused = (
+        stepped(env, given, running_scale=running_scale).rollout for given in (None, kernels)
+    )
+    stored = fused._stored()
+    assert stored.rewards.any()
+    assert (stored.terminated | stored.truncated).any()
     # The first step's actions are equal to rounding, and all later ones follow.
-    torch.testing.assert_close(found[0].obs, found[1].obs, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(found[0].side, found[1].side, rtol=1e-3, atol=1e-3)
+    for wanted, found in zip(plain._stored(), stored, strict=True):
+        if found.dtype == torch.bool:
+            assert torch.equal(found, wanted)
+        else:
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    # Observations are normalised with the bits of torch's operations.
+    if fused.raw is not None:
+        again = torch.empty_like(stored.obs[:, 0])
+        for step in range(fused.shape.horizon + 1):
+            fused._normalise(fused.raw[:, step], again)
+            assert torch.equal(again, stored.obs[:, step])
 
 
-def test_the_check_of_samples_finds_wrong_ones(kernels: GpuKernels) -> None:
-    assert samples_agree(kernels, torch.device("cpu"))
+@pytest.mark.parametrize("activation", [*NATIVE, "cube"])
+def test_outputs_of_fused_steps_are_those_of_the_networks(
+    activation: str, kernels: GpuKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TORCH)
+    monkeypatch.setitem(ACTIVATIONS, "cube", Activation(lambda x: x**3))
+    rollout = stepped(cartpole, kernels, activation=activation, net_depth=3).rollout
+    stored = rollout._stored()
+    for step in range(rollout.shape.horizon):
+        with torch.no_grad():
+            wanted, _ = rollout.population.actor.forward(stored.obs[:, step])
+        torch.testing.assert_close(stored.outputs[:, step], wanted, rtol=1e-5, atol=1e-6)
+
+
+# Kernels of a step with their checks, and the places of their results among the tensors.
+CHECKS = {
+    "hidden_layer": (hidden_agrees, (-2,)),
+    "gaussian_sample": (samples_agree, (-1, -2, -3)),
+    "categorical_sample": (samples_agree, (-1, -2, -3)),
+    "store_step": (stores_agree, (-1, -2, -3, -4, -5, -6)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "result"), [(name, one) for name, (_, results) in CHECKS.items() for one in results]
+)
+def test_the_checks_of_steps_find_wrong_numbers(
+    name: str, result: int, kernels: GpuKernels
+) -> None:
+    agree = CHECKS[name][0]
+    assert agree(kernels, torch.device("cpu"))
     launches: dict[str, Any] = dict(kernels._launches)
-    for name in ("gaussian_sample", "categorical_sample"):
 
-        def wrong(blocks: Any, arguments: Any, name: str = name) -> None:
-            launches[name](blocks, arguments)
-            tensors = [one for one in arguments if isinstance(one, Tensor)]
-            tensors[-1][-1] += 1  # the last action
+    def wrong(blocks: Any, arguments: Any) -> None:
+        launches[name](blocks, arguments)
+        tensors = [one for one in arguments if isinstance(one, Tensor)]
+        last = tensors[result].view(-1, tensors[result].shape[-1])[-1, :1]
+        last.copy_(~last if last.dtype == torch.bool else last.nan_to_num() + 1)
 
-        assert not samples_agree(GpuKernels(launches | {name: wrong}), torch.device("cpu"))
+    assert not agree(GpuKernels(launches | {name: wrong}), torch.device("cpu"))
 
 
 def test_the_check_of_adam_finds_a_wrong_one(kernels: GpuKernels) -> None:

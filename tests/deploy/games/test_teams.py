@@ -111,7 +111,7 @@ def test_a_team_plays_every_seat_by_its_own_policy(team: GameBundle) -> None:
     assert isinstance(team.player, Team)
     game = get_game("bucket-brigade")
     with closing(game.make([team.params], 3, together=1, device="cpu")) as env:
-        env.reset_member(0, 1)
+        env.reset_member(0, 5)
         act = team.player.seated(env, 0)
         assert act(env.observe())[:, 0].tolist() == [0, 1, 0, 1, 0, 1]
     members = read_members(team.files[MEMBERS_FILE], "it")

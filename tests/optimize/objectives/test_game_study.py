@@ -67,7 +67,7 @@ def make_spec(environment: str = "cartpole", **changes: Any) -> GameSpec:
         "seeds": 2,
         "episodes": 4,
         "processor": "",
-        "kernels": "torch 2",
+        "kernels": "torch 3",
         "centred": True,
         "running_scale": False,
         "look_steps": 256,

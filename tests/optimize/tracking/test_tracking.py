@@ -99,7 +99,7 @@ def expected(folder: Path) -> dict[str, Picture]:
 @needs_mlflow
 @pytest.mark.usefixtures("libraries", "forked_python")
 def test_mlflow_shows_every_trial_exactly(market: Path, sweepd: Sweepd) -> None:
-    words = ("train", "--n-trials", 9, "--pruner", "median", "--track", "mlflow")
+    words = ("train", "--n-trials", 9, "--seed", 1, "--pruner", "median", "--track", "mlflow")
     sweepd(*words).finish()
     if set(mlflow_runs(store(market))) != set(expected(market)):
         sweepd(*words).finish()  # on a busy machine, the end has no time for all: they are made up

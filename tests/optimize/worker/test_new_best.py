@@ -22,7 +22,7 @@ from tests.optimize.study_files import open_handle
 
 @pytest.mark.slow
 def test_on_new_best_is_called_once_per_new_best_trial(market: Path, sweepd: Sweepd) -> None:
-    sweepd("train", "--n-trials", 3, "--pruner", "none").finish()
+    sweepd("train", "--n-trials", 3, "--seed", 1, "--pruner", "none").finish()
     handle = open_handle(market)
     experiment = CryptoExperiment(
         handle.spec, load_bars(market / "bars", "1h"), torch.device("cpu")
