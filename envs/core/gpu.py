@@ -49,16 +49,21 @@ class GpuNumbers:
 
 
 def agrees(kernels: GpuKernels, device: torch.device) -> bool:
-    """Test the kernels on the device: they write the bits of `philox`."""
-    numbers, equal = GpuNumbers(kernels), True
+    """Test the kernels on the device."""
     streams = torch.tensor([[3, 0, 1], [-5, 2**40, 1], [7, 1, 0]], device=device)
+    return same(GpuNumbers(kernels), streams, 11, 37)
+
+
+def same(numbers: philox.Numbers, streams: Tensor, steps: int, columns: int) -> bool:
+    """Return whether numbers of all kinds are those of `philox`."""
+    many, equal = (steps, len(streams), columns), True
     for name, shape, dtype in (
-        ("uniform", (11, 3, 37), torch.float32),
-        ("uniform", (11, 3, 37), torch.float64),
-        ("normal", (11, 3, 37), torch.float32),
-        ("permutations", (3, 2, 301), torch.int64),
+        ("uniform", many, torch.float32),
+        ("uniform", many, torch.float64),
+        ("normal", many, torch.float32),
+        ("permutations", (len(streams), steps, columns), torch.int64),
     ):
-        one, two = torch.full((2, *shape), -1, dtype=dtype, device=device)
+        one, two = torch.full((2, *shape), -1, dtype=dtype, device=streams.device)
         getattr(numbers, name)(streams, one)
         getattr(philox, name)(streams, two)
         equal &= torch.equal(one, two)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from statistics import NormalDist
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,6 +30,14 @@ INDEX_BITS = 25  # the lower bits of a permutation's keys, which give way to the
 # The normal quantile is a cubic polynomial in each of 2**3 equal parts of an octave; its argument is
 # from 2**-1 to 2**31.
 _PARTS, _OCTAVES, _FIRST = 3, 33, -1
+
+
+class Numbers(Protocol):
+    """What writes numbers: this module, or the same in C++ or on a GPU."""
+
+    def uniform(self, streams: Tensor, out: Tensor) -> None: ...
+    def normal(self, streams: Tensor, out: Tensor) -> None: ...
+    def permutations(self, streams: Tensor, out: Tensor) -> None: ...
 
 
 def uniform(streams: Tensor, out: Tensor) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -36,14 +35,6 @@ def member_seeds(
     if seeded:
         return [None] * members
     return [int(np.random.SeedSequence().generate_state(1)[0]) for _ in range(members)]
-
-
-class _Numbers(Protocol):
-    """What writes numbers: the module `philox`, or the same in C++ or on a GPU."""
-
-    def uniform(self, streams: Tensor, out: Tensor) -> None: ...
-    def normal(self, streams: Tensor, out: Tensor) -> None: ...
-    def permutations(self, streams: Tensor, out: Tensor) -> None: ...
 
 
 class Streams:
@@ -150,7 +141,7 @@ class Streams:
         streams[:, 1] += [philox.groups_of(count, dtype) for count in taken]
         return upload(drawn, self.device)
 
-    def _numbers(self) -> _Numbers:
+    def _numbers(self) -> philox.Numbers:
         return RANDOM.library(self.device) or numbers_on(self.device) or philox
 
 

@@ -112,21 +112,8 @@ def test_words_are_those_of_the_reference(key: int, first: int, groups: int) -> 
 def test_native_numbers_are_those_of_torch(
     streams: list[tuple[int, int, bool]], steps: int, columns: int, threads: int
 ) -> None:
-    library, given_streams = native_numbers(), torch.tensor(streams, dtype=torch.int64)
     with set_threads(threads):
-        for dtype in (torch.float32, torch.float64):
-            one, two = torch.full((2, steps, len(streams), columns), torch.nan, dtype=dtype)
-            library.uniform(given_streams, one)
-            philox.uniform(given_streams, two)
-            assert torch.equal(one, two)
-            if dtype == torch.float32:
-                library.normal(given_streams, one)
-                philox.normal(given_streams, two)
-                assert torch.equal(one.view(torch.int32), two.view(torch.int32))
-        first, second = torch.full((2, len(streams), steps, columns), -1)
-        library.permutations(given_streams, first)
-        philox.permutations(given_streams, second)
-        assert torch.equal(first, second)
+        assert gpu.same(native_numbers(), torch.tensor(streams), steps, columns)
 
 
 @pytest.mark.parametrize("size", [1, 2, 40_000, 2**17 + 1])
@@ -152,20 +139,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> GpuKernels:
 def test_numbers_of_gpus_are_those_of_torch(
     kernels: GpuKernels, streams: list[tuple[int, int, bool]], steps: int, columns: int
 ) -> None:
-    numbers, own = gpu.GpuNumbers(kernels), torch.tensor(streams, dtype=torch.int64)
-    for dtype in (torch.float32, torch.float64):
-        one, two = torch.full((2, steps, len(streams), columns), torch.nan, dtype=dtype)
-        numbers.uniform(own, one)
-        philox.uniform(own, two)
-        assert torch.equal(one, two)
-        if dtype == torch.float32:
-            numbers.normal(own, one)
-            philox.normal(own, two)
-            assert torch.equal(one.view(torch.int32), two.view(torch.int32))
-    first, second = torch.full((2, len(streams), steps, columns), -1)
-    numbers.permutations(own, first)
-    philox.permutations(own, second)
-    assert torch.equal(first, second)
+    assert gpu.same(gpu.GpuNumbers(kernels), torch.tensor(streams), steps, columns)
 
 
 def test_kernels_with_other_numbers_are_not_used(kernels: GpuKernels) -> None:
