@@ -268,7 +268,7 @@ class PPO(Program):
         """
         batch, population, numbers = self._batch, self.population, self.numbers
         self.rollout.index.gather(self.rollout.transitions, rows, batch)
-        x = population.inputs(batch.obs)
+        x = population.critic.inputs(batch.obs)  # it reads all columns
         memories = batch.memories() if self.shape.recurrent else None
         with torch.enable_grad():
             (output, value), _ = population.pair.forward(x, memories)

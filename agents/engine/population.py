@@ -84,13 +84,6 @@ class Population:
         """Return (G, 1, 1), the unit of value errors: value_std with return scaling, else 1."""
         return torch.where(self.popart & (self.value_std > 0), self.value_std, 1.0)
 
-    def inputs(self, obs: Tensor) -> Tensor:
-        """Return the networks' inputs for stored observations (G, rows, obs_dim).
-
-        Those are normalised already, except for uint8 ones.
-        """
-        return self.critic.normalised(obs) if obs.dtype == torch.uint8 else obs
-
     def average(self, rate: Tensor) -> None:
         """Move the running means towards the present weights, which count `rate`, (G, 1)."""
         moved = torch.lerp(self.averages, self.flat[0], rate)

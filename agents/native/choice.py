@@ -129,9 +129,9 @@ class Evaluator:
             x: (N, rows, columns), normalised, or bytes as environments give them.
             memory: of recurrent networks.
         """
-        if x.dtype == torch.uint8 and not (self.native and self.native.reads_bytes):
-            x = self.net.normalised(x)
-        return (self.native or self.net.forward)(x, memory)
+        if self.native is not None and self.native.reads_bytes:
+            return self.native(x, memory)
+        return (self.native or self.net.forward)(self.net.inputs(x), memory)
 
 
 class PairEvaluator:
@@ -150,9 +150,7 @@ class PairEvaluator:
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
         """Return what `Pair.forward` does, without gradients."""
         if self._evaluators[0].native is None:
-            if x.dtype == torch.uint8:
-                x = self._pair.nets[1].normalised(x)
-            return self._pair.forward(x, memories)
+            return self._pair.forward(self._pair.nets[1].inputs(x), memories)
         (output, actor), (value, critic) = (
             run(x, memory) for run, memory in zip(self._evaluators, memories, strict=True)
         )

@@ -87,6 +87,13 @@ class Net:
         avg, std = self.normalisers["state_avg"], self.normalisers["state_std"]
         return normalised(obs[..., : avg.shape[-1]], avg, std, self.spec.clip)
 
+    def inputs(self, obs: Tensor) -> Tensor:
+        """Return what networks read of stored observations (N, rows, columns).
+
+        Those are normalised already, except for uint8 ones.
+        """
+        return self.normalised(obs) if obs.dtype == torch.uint8 else obs
+
     def forward(self, x: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
         """Return the outputs that act, (N, rows, outputs), and the recurrent state after them.
 

@@ -146,9 +146,10 @@ def _normals(drawn: Tensor) -> Tensor:
 
 @cache
 def normal_table(device: torch.device) -> Tensor:
-    """Return on a device the polynomials of the normal quantile, (intervals, 4) float32, from the constant term on.
+    """Return polynomials of the normal quantile, (intervals, 4) float32, on a device.
 
-    They meet the quantile at the Chebyshev nodes of their interval, scaled to [-1, 1].
+    Coefficients begin with the constant term. The polynomials meet the quantile at the Chebyshev
+    nodes of their interval, scaled to [-1, 1].
     """
     nodes = np.cos((2 * np.arange(4) + 1) * np.pi / 8)
     intervals = np.arange(_OCTAVES << _PARTS)

@@ -161,7 +161,6 @@ class StartsAhead:
         self.numbers = NextNumbers(columns, rows=games, device=game.device)
         # Steps for which each member's numbers suffice, counted from the last refill.
         self._drawn = np.zeros(game.num_members, dtype=np.int64)
-        self._every = slice(0, game.num_members)
         # Steps since the last refill, and until the next refill or draw.
         self._since = self._until = 0
 
@@ -178,7 +177,7 @@ class StartsAhead:
     def draw(self, steps: int) -> None:
         """Draw the numbers of the starts in the next steps."""
         self.refill()
-        self._draw(self._every, steps)
+        self._draw(slice(0, len(self._drawn)), steps)
 
     def refill(self) -> None:
         """Replace the starts that were used since the last call: of games with a younger episode."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from optuna.trial import TrialState
+
 from sweepd.envs.support.errors import InputError, TryAgainLater
 from sweepd.optimize.objectives.judged import judge
 from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
@@ -459,7 +461,7 @@ class Worker:
             else:
                 continuing.append(training)
         for one in self.reporter.end(endings):
-            if one.event == "trial.complete":
+            if one.write.end == TrialState.COMPLETE:
                 self.tell("on_trial_complete", one.training.plan.number, one.fields["value"])
         self.records.checkpoints(continuing)
         with self.phases("reports"):

@@ -6,7 +6,7 @@ A row is a seat of a game. A member that plays alone has all seats of its games.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -158,20 +158,24 @@ class BucketBrigade(BatchedGame):
         """See `BatchedGame.draw_steps`."""
         native, each = self.native_rules, self.games_per_member
         by = evaluate if native is None else native.evaluate
-        return side_by_side(
-            [
-                draw_events(self._params[member], steps, each, self._uniform_of(member), by)
-                for member in range(members.start, members.stop)
-            ]
-        )
+
+        def events(params: BucketParams, uniform: Uniform) -> Numbers:
+            return draw_events(params, steps, each, uniform, by)
+
+        return self._of_each(members, events)
 
     def draw_first(self, members: slice) -> Numbers:
         """See `BatchedGame.draw_first`."""
-        starts = [
-            {"starts": draw_starts(self._params[member], 1, self._uniform_of(member))}
-            for member in range(members.start, members.stop)
-        ]
-        return side_by_side(starts)
+
+        def starts(params: BucketParams, uniform: Uniform) -> Numbers:
+            return {"starts": draw_starts(params, 1, uniform)}
+
+        return self._of_each(members, starts)
+
+    def _of_each(self, members: slice, draw: Callable[[BucketParams, Uniform], Numbers]) -> Numbers:
+        """Return side by side what is drawn for each member from its own stream."""
+        every = range(members.start, members.stop)
+        return side_by_side([draw(self._params[one], self._uniform_of(one)) for one in every])
 
     def _uniform_of(self, member: int) -> Uniform:
         def uniform(nights: int) -> Tensor:
