@@ -64,6 +64,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Seed torch's global generator: a test's draws do not depend on the tests before it."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 _files_left = 400  # open after the last collection
 
 

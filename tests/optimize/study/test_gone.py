@@ -467,6 +467,7 @@ def test_a_deleted_folder_is_reported_and_recreated(
         if not (market / "deleted").exists() and own.telemetry.done:
             (market / "deleted").touch()
             own.records.wait()
+            own.records._plots.wait()  # otherwise rmtree may meet a file that is being renamed
             shutil.rmtree(own.handle.run_dir)
         return rung(own, *arguments)  # type: ignore[arg-type]
 
