@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,12 +20,31 @@
 #include <immintrin.h>
 #endif
 
-// Rounds to nearest and keeps denormal numbers while it lives, whatever the thread's settings are.
+// Rounds to nearest while it lives, whatever the thread's settings are. Subnormal numbers are kept,
+// or, where a library defines FLUSH_SUBNORMALS, taken for zero and replaced by it.
 struct StandardRounding {
 #if defined(__x86_64__)
+#if defined(FLUSH_SUBNORMALS)
+    static constexpr unsigned mode = 0x1f80 | _MM_FLUSH_ZERO_ON | 0x0040;  // DAZ
+#else
+    static constexpr unsigned mode = 0x1f80;
+#endif
     unsigned before = _mm_getcsr();
-    StandardRounding() { _mm_setcsr(0x1f80); }
+    StandardRounding() { _mm_setcsr(mode); }
     ~StandardRounding() { _mm_setcsr(before); }
+#elif defined(__aarch64__)
+#if defined(FLUSH_SUBNORMALS)
+    static constexpr uint64_t mode = 1 << 24;  // FZ
+#else
+    static constexpr uint64_t mode = 0;
+#endif
+    uint64_t before;
+    StandardRounding() {
+        asm volatile("mrs %0, fpcr" : "=r"(before));
+        set(mode);
+    }
+    ~StandardRounding() { set(before); }
+    static void set(uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
 #endif
 };
 

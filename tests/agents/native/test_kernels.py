@@ -707,3 +707,16 @@ def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv(VARIABLE, "torch")
     with pytest.raises(InputError, match=f"{VARIABLE}=torch forbids them"):
         require(recorded, recurrent=False, images=False)
+
+
+def test_moments_of_weights_without_gradients_become_zero() -> None:
+    """Not subnormal, where an operation takes 100 cycles and rounding ends the decay."""
+    env = Kuhn([NoParams()] * SLOTS, ENVS)
+    ppo, _ = played(env, 1)
+    moments = ppo.optimizer.m, ppo.optimizer.v
+    for moment in moments:
+        moment[moment != 0] = 1e-39
+    ppo.population.flat.zero_()  # all hidden units are off
+    ppo.train(env, 1)
+    tiny = torch.finfo(torch.float32).tiny
+    assert not any(((moment != 0) & (moment.abs() < tiny)).any() for moment in moments)
