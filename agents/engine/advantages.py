@@ -142,8 +142,21 @@ def masked_mean(numbers: Tensor, valid: Tensor) -> Tensor:
     return torch.where(valid, numbers, 0.0).sum(1, keepdim=True) / count
 
 
-def masked_variance(numbers: Tensor, valid: Tensor) -> Tensor:
-    """Return (G, 1), their unbiased variance; 0 where fewer than two are valid."""
-    squares = (numbers - masked_mean(numbers, valid)).square()
-    count = (valid.sum(1, keepdim=True) - 1).clamp_min_(1)
-    return torch.where(valid, squares, 0.0).sum(1, keepdim=True) / count
+def moments(numbers: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return mean and unbiased variance of (G, n) numbers, (G, 1) each.
+
+    Args:
+        numbers: which.
+        valid: (G, n) bool, those that count; None: all. Where none does, the mean is 0; where
+            fewer than two do, the variance is 0. Sums go over all numbers with zeros in place of
+            the others, so that no tensor's shape depends on how many are valid.
+    """
+    if valid is None:
+        first = numbers[:, :1]
+        away = numbers - first  # the variance of equal numbers is 0, however sums are rounded
+        shift = away.mean(1, keepdim=True)
+        squares = (away - shift).square_()
+        return first + shift, squares.sum(1, keepdim=True) / (numbers.shape[1] - 1)
+    mean = masked_mean(numbers, valid)
+    squares = torch.where(valid, (numbers - mean).square(), 0.0)
+    return mean, squares.sum(1, keepdim=True) / (valid.sum(1, keepdim=True) - 1).clamp_min_(1)

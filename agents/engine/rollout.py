@@ -17,8 +17,7 @@ from sweepd.agents.engine.advantages import (
     estimate,
     estimate_in_turns,
     estimate_with_absent_agents,
-    masked_mean,
-    masked_variance,
+    moments,
 )
 from sweepd.agents.engine.bits import pack, packed_size
 from sweepd.agents.engine.fused_step import Stored, fused_step
@@ -26,7 +25,8 @@ from sweepd.agents.engine.graphs import Effect, Recorder, Replays
 from sweepd.agents.engine.play_stats import choice_entropies, play_names, play_stats
 from sweepd.agents.engine.population import Population
 from sweepd.agents.engine.transitions import MinibatchIndex, Transitions
-from sweepd.agents.native.choice import Evaluator, PairEvaluator
+from sweepd.agents.native.acting import action_kernel, normaliser_kernel
+from sweepd.agents.native.choice import Evaluator, PairEvaluator, kernels
 from sweepd.agents.networks.distributions import distribution_of
 from sweepd.agents.networks.normaliser import normalised
 from sweepd.agents.networks.portable import sqrt
@@ -44,14 +44,14 @@ class Static(NamedTuple):
         noises: (horizon, G, num_envs, k), random numbers of all steps.
         noise: (1, G, num_envs, k), those of this one.
         obs: (G, num_envs, obs_dim), the present observations, as transitions store them.
-        actions: (G, num_envs, columns), as the distribution stores them.
+        side: (G, num_envs, columns + 3), whose first columns are the actions (`Transitions`).
     """
 
     step: Tensor
     noises: Tensor
     noise: Tensor
     obs: Tensor
-    actions: Tensor
+    side: Tensor
 
 
 class Rollout:
@@ -97,7 +97,6 @@ class Rollout:
         # The masks of one step, padded to whole bytes.
         options = 8 * packed_size(shape.action_dim) if shape.masked else 0
         self._masks = new(slots, envs, options, dtype=torch.bool)
-        self._outputs = new(slots, steps, envs, shape.action_dim)
         self._values = new(slots, steps + 1, envs)
         self._advantages = new(slots, steps + 1, envs)
         self._final_values = new(slots, steps, envs)
@@ -106,12 +105,19 @@ class Rollout:
         self._actor, self._critic = (
             Evaluator(shape, net) for net in (population.actor, population.critic)
         )
+        native = kernels(shape, device)
+        self._draws = action_kernel(native, shape, population.actor)
+        # The actors' outputs that torch draws from.
+        drawn = 0 if self._draws else steps
+        self._outputs = new(slots, drawn, envs, shape.action_dim)
+        self._normaliser = normaliser_kernel(native, shape, population.critic)
         self._pair = PairEvaluator(population.pair, (self._actor, self._critic))
         self.memory = new(2, slots, envs, population.actor.spec.memory)
         # Of critics, at the ends of truncated episodes, while new episodes start from zeros.
         self._ending = torch.zeros_like(self.memory[1])
         self._output = new(slots, envs, shape.action_dim)  # of the actors, in the present step
         self._final_obs = new(slots, envs, shape.obs_dim, dtype=shape.torch_dtype)
+        self._return_moments = (new(slots, 1), new(slots, 1))
         self._static: Static | None = None
         stored = self._stored()
         self._fused_step = fused_step(shape, population, stored) if self._is_replayable() else None
@@ -150,7 +156,7 @@ class Rollout:
             else:
                 self._act(step)
                 legal = partial(self._legal, env) if shape.masked else None
-                action = self._sampled(noise[step], actions[:, step], legal)
+                action = self._sampled(noise[step], self.transitions.side[:, step], legal)
                 self._step(env.step, step, action)
                 if shape.masked:
                     self.transitions.packed_masks[:, step] = pack(self._masks)
@@ -164,13 +170,17 @@ class Rollout:
         # V of the observation after the rollout, which continues from the current recurrent state.
         self._ending.copy_(self.memory[1])
         self._values[:, steps] = self._value_of(self.transitions.obs[:, steps])
-        # log π_old(a|s) of all actions at once, from the outputs that they were sampled from.
-        samples = self.samples()
-        outputs = self._outputs.view(slots, shape.samples, -1)
-        policy = distribution(shape, outputs, weights, samples.masks)
-        samples.log_probs.copy_(policy.log_prob(samples.actions))
+        entropies: list[Tensor] = []
+        valid = self._present[:, :steps] if shape.has_absent_agents else None
+        if self._draws is None:
+            # log π_old(a|s) of all actions at once, from the outputs that they were sampled from.
+            samples = self.samples()
+            outputs = self._outputs.view(slots, shape.samples, -1)
+            policy = distribution(shape, outputs, weights, samples.masks)
+            samples.log_probs.copy_(policy.log_prob(samples.actions))
+            if play_names(env):
+                entropies = choice_entropies(policy, None if valid is None else valid.flatten(1))
         if play_names(env):
-            valid = self._present[:, :steps] if shape.has_absent_agents else None
             self.play = play_stats(
                 env,
                 actions[:, :steps, :, 0],
@@ -178,18 +188,21 @@ class Rollout:
                 self.rewards,
                 self._terminated,
                 self._truncated,
-                choice_entropies(policy, None if valid is None else valid.flatten(1)),
+                entropies,
             )
 
-    def _sampled(self, noise: Tensor, actions: Tensor, legal: Legal | None) -> Tensor:
+    def _sampled(self, noise: Tensor, side: Tensor, legal: Legal | None) -> Tensor:
         """Sample actions from the actors' outputs. Returns them in the environment's form.
 
         Args:
             noise: (G, num_envs, k).
-            actions: (G, num_envs, columns), written.
+            side: (G, num_envs, columns + 3), written: actions, and natively log-probabilities.
             legal: masks the choices.
         """
+        if self._draws is not None:
+            return self._draws(self._output, noise, side)
         weights, distribution = self.population.actor.weights, self._distribution
+        actions = side[..., :-3]
         distribution(self.shape, self._output, weights).sample(noise, actions, legal)
         return distribution.to_env(self.shape, actions)
 
@@ -203,7 +216,8 @@ class Rollout:
             step: its number, on the host or the device.
             action: in the environment's form.
         """
-        _put(self._outputs, step, self._output)
+        if self._draws is None:
+            _put(self._outputs, step, self._output)
         _, reward, terminated, truncated = advance(action, self.obs)
         _put(self.rewards, step, reward)
         _put(self._terminated, step, terminated)
@@ -235,10 +249,10 @@ class Rollout:
         """
         static = self._static
         if static is None:
-            obs, actions = self.transitions.obs[:, 0], self.transitions.actions[:, 0]
+            obs, side = self.transitions.obs[:, 0], self.transitions.side[:, 0]
             step = torch.zeros(1, dtype=torch.int64, device=noise.device)
             static = Static(
-                step, noise.clone(), noise[:1].clone(), obs.clone(), torch.zeros_like(actions)
+                step, noise.clone(), noise[:1].clone(), obs.clone(), torch.zeros_like(side)
             )
             self._static = static
         static.step.zero_()
@@ -260,12 +274,11 @@ class Rollout:
             self._fused_step.store(static.step, env.planned_step(action, self.obs), static.obs)
             static.step.add_(1)
             return
-        actions = static.actions
         self._output, _ = self._actor(static.obs)
         torch.index_select(static.noises, 0, static.step, out=static.noise)
-        action = self._sampled(static.noise[0], actions, None)
+        action = self._sampled(static.noise[0], static.side, None)
         self._step(env.planned_step, static.step, action)
-        _put(self.transitions.actions, static.step, actions)
+        _put(self.transitions.side, static.step, static.side)
         static.step.add_(1)
         self._normalise(self.obs, static.obs)
         if self.raw is not None:
@@ -373,19 +386,14 @@ class Rollout:
         # that return scaling makes learning independent of the rewards' scale.
         unit = torch.where(self.population.popart, self.population.value_std, 1.0)[:, 0]
         least = (1e-4 * unit).clamp_min(1e-30)
-        if valid is None:
-            deviation = advantages.std(1, keepdim=True) + least
-            into.advantages.copy_((advantages - advantages.mean(1, keepdim=True)) / deviation)
-            into.returns.copy_(returns)
-            return 1.0 - advantages.var(1) / (returns.var(1) + 1e-12)
-        # The same over the valid transitions only. Sums go over all rows with zeros in place of
-        # the others, so that no tensor's shape depends on how many are valid.
-        returns = torch.where(valid, returns, 0.0)
-        variance = masked_variance(advantages, valid)
-        centred = (advantages - masked_mean(advantages, valid)) / (sqrt(variance) + least)
-        into.advantages.copy_(torch.where(valid, centred, 0.0))
+        if valid is not None:  # the same over the valid transitions only
+            returns = torch.where(valid, returns, 0.0)
+        mean, variance = moments(advantages, valid)
+        centred = (advantages - mean) / (sqrt(variance) + least)
+        into.advantages.copy_(centred if valid is None else torch.where(valid, centred, 0.0))
         into.returns.copy_(returns)
-        return (1.0 - variance / (masked_variance(returns, valid) + 1e-12))[:, 0]
+        self._return_moments = moments(returns, valid)
+        return (1.0 - variance / (self._return_moments[1] + 1e-12))[:, 0]
 
     def _compute_values(self) -> None:
         """Run the critics on the whole rollout, `minibatch` rows at a time."""
@@ -398,13 +406,12 @@ class Rollout:
 
     def return_moments(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the returns, (G, 1) each; NaN where fewer than two count."""
-        samples = self.samples()
-        returns, valid = samples.returns, samples.valid
+        valid = self.samples().valid
         if valid is None:
-            return returns.mean(1, keepdim=True), returns.var(1, keepdim=True)
+            return self._return_moments
         enough = valid.sum(1, keepdim=True) > 1
-        mean, variance = masked_mean(returns, valid), masked_variance(returns, valid)
-        return torch.where(enough, mean, torch.nan), torch.where(enough, variance, torch.nan)
+        mean, variance = (torch.where(enough, part, torch.nan) for part in self._return_moments)
+        return mean, variance
 
     def mean_reward(self) -> Tensor:
         """Return (G,), the mean reward per step; per action where agents may be absent.
@@ -449,6 +456,9 @@ class Rollout:
         """
         if out.dtype == torch.uint8:
             out.copy_(obs.view(out.shape))
+            return
+        if self._normaliser is not None:
+            self._normaliser(obs, out)
             return
         critic = self.population.critic  # it reads all columns
         avg, std = critic.normalisers["state_avg"], critic.normalisers["state_std"]

@@ -26,7 +26,7 @@ _ALGORITHMS = ("ppo", "sac", "d3qn")
 _DEEPEST = c_constant(SOURCE, "DEEPEST")  # hidden layers
 # What a study records. The number changes with the bits of what torch trains (without native kernels
 # everything, with them networks that they do not have), and with the random numbers of all.
-_TORCH = f"{TORCH} 3"
+_TORCH = f"{TORCH} 4"
 KERNELS = NativeLibrary(
     "training",
     SOURCE,
@@ -55,7 +55,7 @@ def kernels(shape: Shape, device: torch.device) -> Kernels | None:
 def chosen(
     algorithm: str, precision: str, device: torch.device, *, recurrent: bool, images: bool
 ) -> str:
-    """Return which kernels train a new study here: "torch 3", or also "native" with digests.
+    """Return which kernels train a new study here: "torch 4", or also "native" with digests.
 
     Args:
         algorithm: whose kernels could be used; "": none.

@@ -105,13 +105,18 @@ class Kernels:
         arguments.threads = threads.count()
         return bool(self._outputs(arguments))
 
+    def function(self, name: str, arguments: type[CStruct]) -> Callable[[CStruct], None]:
+        """Return a function of the library that takes these arguments and returns nothing."""
+        found = getattr(self._lib, f"sweepd_{name}")
+        found.argtypes, found.restype = [POINTER(arguments)], None
+        run: Callable[[CStruct], None] = found
+        return run
+
     def gradient_steps(self, algorithm: str, arguments: type[CStruct]) -> GradientSteps:
         """Return the function that makes an algorithm's gradient steps."""
-        run = getattr(self._lib, f"sweepd_{algorithm}")
         scratch = getattr(self._lib, f"sweepd_{algorithm}_scratch")
-        run.argtypes = scratch.argtypes = [POINTER(arguments)]
-        run.restype, scratch.restype = None, c_int64
-        return GradientSteps(run, scratch)
+        scratch.argtypes, scratch.restype = [POINTER(arguments)], c_int64
+        return GradientSteps(self.function(algorithm, arguments), scratch)
 
     def functions(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return e^x, log x and tanh x of (n,) numbers, n a multiple of 16; for tests."""

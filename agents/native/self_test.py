@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweepd.agents.native.acting import ActionKernel, NormaliserKernel
 from sweepd.agents.native.kernels import SOURCE, Kernels, NetKernel, UpdateKernel, places
 from sweepd.agents.native.off_policy import ReplayKernel, Trained
 from sweepd.agents.networks.activation import NATIVE
@@ -34,7 +35,7 @@ from sweepd.envs.native.use import scattered
 
 # Of networks without other layers, with a recurrent layer, and of images. After an intended change of
 # the numerics: python -m sweepd.agents.native.self_test
-FEED_FORWARD, RECURRENT, IMAGES = "35296abace4985a7", "b4e5ba9cf703360f", "1fc1e6bf8ad504db"
+FEED_FORWARD, RECURRENT, IMAGES = "56b868b7f0c4fa97", "b4e5ba9cf703360f", "1fc1e6bf8ad504db"
 DIGEST = f"{FEED_FORWARD} {RECURRENT} {IMAGES}"
 
 _SIZES: dict[str, Any] = {
@@ -136,7 +137,10 @@ class _Rollout:
 
 def digest(kernels: Kernels) -> str:
     """Return hashes of what the kernels compute, as `DIGEST`."""
-    results: list[list[Tensor]] = []
+    results = [
+        _acted(kernels, Shape(**_NUMBERS, **_SIZES, action_dim=3, if_discrete=discrete))
+        for discrete in (False, True)
+    ]
     for activation in NATIVE:
         ppo, replays = (
             [replace(shape, activation=activation) for shape in shapes]
@@ -173,6 +177,22 @@ def _adam(flat: Tensor) -> Adam:
     optimizer = Adam(flat)
     optimizer.m.fill_(1e-39)
     return optimizer
+
+
+def _acted(kernels: Kernels, shape: Shape) -> list[Tensor]:
+    """Return drawn actions, what is stored of them, and normalised observations."""
+    actor, critic = (Net.zeros(spec, shape.slots, torch.device("cpu")) for spec in specs_of(shape))
+    size = shape.slots, shape.num_envs
+    for name in ("state_avg", "state_std"):
+        critic.normalisers[name] += _numbers(shape.obs_dim, scale=0.5)
+    if not shape.if_discrete:
+        actor.weights["action_std_log"].detach().copy_(_numbers(shape.action_dim))
+    outputs, side = _numbers(*size, shape.action_dim), torch.zeros(*size, shape.action_dim + 3)
+    noise = _numbers(*size, 1 if shape.if_discrete else shape.action_dim)
+    actions = ActionKernel(kernels, shape, actor)(outputs, noise.abs() * 0.99, side)
+    obs = torch.zeros(*size, shape.obs_dim)
+    NormaliserKernel(kernels, shape, critic)(_numbers(*obs.flatten(0, 1).shape), obs)
+    return [actions, side, obs]
 
 
 def _after_ppo(kernels: Kernels, shape: Shape) -> list[Tensor]:

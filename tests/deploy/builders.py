@@ -230,7 +230,7 @@ SEARCH: dict[str, Any] = {  # fields of a spec that promotion does not read
     "space": {},
     "threads": 1,
     "processor": "",
-    "kernels": "torch 3",
+    "kernels": "torch 4",
 }
 
 

@@ -1,14 +1,10 @@
 // The functions that agents/native/kernels.py calls through ctypes.
 
-// Adam's first moments of weights without gradients, as those of units that are off, halve every
-// seven steps until they are subnormal, where rounding keeps them and processors take 100 cycles for
-// an operation.
-#define FLUSH_SUBNORMALS
-
 #include <algorithm>
 #include <memory>
 #include <vector>
 
+#include "acting.h"
 #include "d3qn.h"
 #include "policy.h"
 #include "ppo.h"
@@ -33,6 +29,10 @@ void sweepd_sac(const Replayed* u) { learn<SoftActorCritic>(*u); }
 
 // Returns 0 if an item's id is not in the vocabulary, else 1.
 int32_t sweepd_outputs(const Outputs* o) { return outputs(*o); }
+
+void sweepd_draw(const Drawn* d) { draw(*d); }
+
+void sweepd_normalise(const Normalised* n) { normalise(*n); }
 
 // e^x, log x and tanh x of n numbers, for tests.
 void sweepd_functions(const float* x, int64_t n, float* exponentials, float* logarithms,

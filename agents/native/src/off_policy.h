@@ -7,7 +7,7 @@
 #pragma once
 
 #include "network.h"
-#include "pool.h"
+#include "tasks.h"
 
 // A network of every member, which agents/native/off_policy.py describes. (G slots.)
 struct Networks {
@@ -195,7 +195,7 @@ static long memory_of(const Replayed& u) {
 template <typename Member>
 static void learn(const Replayed& u) {
     long size = memory_of<Member>(u);
-    Pool::get().run(u.slots, u.threads, [&](long g, int worker) {
+    run_tasks(u.slots, u.threads, [&](long g, int worker) {
         if (!u.learns[g]) return;
         float* at = u.scratch + worker * size;
         Member member(u, g, at);

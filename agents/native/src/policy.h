@@ -3,7 +3,7 @@
 #pragma once
 
 #include "network.h"
-#include "pool.h"
+#include "tasks.h"
 
 // The arguments, which agents/native/kernels.py fills. (G slots.)
 struct Outputs {
@@ -285,7 +285,7 @@ static bool outputs(const Outputs& o) {
     const long chunk = ImageLayers(o).chunk(), chunks = (o.rows + chunk - 1) / chunk;
     const long parts = std::min(chunks, (2 * o.threads + o.slots - 1) / o.slots);
     std::atomic<bool> known{true};
-    Pool::get().run(o.slots * parts, o.threads, [&](long task, int) {
+    run_tasks(o.slots * parts, o.threads, [&](long task, int) {
         const long g = task / parts, part = task % parts;
         const long first = part * chunks / parts * chunk;
         const long end = std::min((part + 1) * chunks / parts * chunk, (long)o.rows);

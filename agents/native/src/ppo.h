@@ -8,7 +8,7 @@
 #pragma once
 
 #include "loss.h"
-#include "pool.h"
+#include "tasks.h"
 
 // Statistics of a member's last minibatch, by the names of `RolloutStats`.
 struct PPOStats {
@@ -296,11 +296,10 @@ static void update(const Update& u) {
         Network network(u, n, s, g, critic, own);
         use(network, outcomes[critic * u.slots + g]);
     };
-    Pool& pool = Pool::get();
-    pool.run(2 * u.slots, u.threads, [&](long task, int) {
+    run_tasks(2 * u.slots, u.threads, [&](long task, int) {
         columns[task] = columns_read(u, task % u.slots, task >= u.slots);
     });
-    pool.run(2 * u.slots, u.threads, [&](long task, int worker) {
+    run_tasks(2 * u.slots, u.threads, [&](long task, int worker) {
         long g = task % u.slots;
         bool critic = task >= u.slots;
         // With a target KL, the critic waits: the actor is likely to stop early.
@@ -309,7 +308,7 @@ static void update(const Update& u) {
             o = network.train(u.steps);
         });
     });
-    pool.run(u.slots, u.threads, [&](long g, int worker) {
+    run_tasks(u.slots, u.threads, [&](long g, int worker) {
         if (!u.learns[g]) return;
         Outcome &actor = outcomes[g], &critic = outcomes[u.slots + g];
         auto up_to = [&](bool which, long limit) {

@@ -20,31 +20,27 @@
 #include <immintrin.h>
 #endif
 
-// Rounds to nearest while it lives, whatever the thread's settings are. Subnormal numbers are kept,
-// or, where a library defines FLUSH_SUBNORMALS, taken for zero and replaced by it.
+// What operations do with subnormal numbers, the smallest ones, which most processors compute slowly.
+enum class Subnormals { kept, zero };
+
+// Rounds to nearest while it lives, whatever the thread's settings are.
 struct StandardRounding {
 #if defined(__x86_64__)
-#if defined(FLUSH_SUBNORMALS)
-    static constexpr unsigned mode = 0x1f80 | _MM_FLUSH_ZERO_ON | 0x0040;  // DAZ
-#else
-    static constexpr unsigned mode = 0x1f80;
-#endif
     unsigned before = _mm_getcsr();
-    StandardRounding() { _mm_setcsr(mode); }
+    explicit StandardRounding(Subnormals are = Subnormals::kept) {
+        _mm_setcsr(are == Subnormals::zero ? 0x9fc0 : 0x1f80);  // of results and operands
+    }
     ~StandardRounding() { _mm_setcsr(before); }
 #elif defined(__aarch64__)
-#if defined(FLUSH_SUBNORMALS)
-    static constexpr uint64_t mode = 1 << 24;  // FZ
-#else
-    static constexpr uint64_t mode = 0;
-#endif
     uint64_t before;
-    StandardRounding() {
+    explicit StandardRounding(Subnormals are = Subnormals::kept) {
         asm volatile("mrs %0, fpcr" : "=r"(before));
-        set(mode);
+        set(are == Subnormals::zero ? 1 << 24 : 0);
     }
     ~StandardRounding() { set(before); }
     static void set(uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
+#else
+    explicit StandardRounding(Subnormals = Subnormals::kept) {}
 #endif
 };
 
@@ -55,8 +51,10 @@ class Pool {
     struct Work {
         const Task* task;
         long count;
+        Subnormals subnormals;
         std::atomic<long> next{0}, left;
-        Work(const Task* task, long count) : task(task), count(count), left(count) {}
+        Work(const Task* task, long count, Subnormals subnormals)
+            : task(task), count(count), subnormals(subnormals), left(count) {}
     };
 
     std::mutex guard, calls;
@@ -73,7 +71,7 @@ class Pool {
     }
 
     void take(Work& work, int worker) {
-        StandardRounding standard;
+        StandardRounding standard(work.subnormals);
         for (long task; (task = work.next.fetch_add(1)) < work.count;) {
             (*work.task)(task, worker);
             if (work.left.fetch_sub(1) == 1) {
@@ -101,10 +99,11 @@ class Pool {
 
 public:
     // Run tasks 0 … count - 1 on up to `threads` threads, this one among them.
-    void run(long count, int threads, const Task& task) {
+    void run(long count, int threads, const Task& task,
+             Subnormals subnormals = Subnormals::kept) {
         std::lock_guard<std::mutex> one_at_a_time(calls);
         if (threads > count) threads = count;
-        auto mine = std::make_shared<Work>(&task, count);
+        auto mine = std::make_shared<Work>(&task, count, subnormals);
         if (threads > 1) {
             std::lock_guard<std::mutex> lock(guard);
             for (; running < threads - 1; running++)

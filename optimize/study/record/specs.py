@@ -65,7 +65,7 @@ class StudySpec(ValuedSpec, ABC):
         precision: precision of matrix products, see `sweepd.agents.networks.precision`.
         processor: `sweepd.agents.algorithms.identity.processor_kind` of the machine that created
             the study. Results on other kinds agree to rounding.
-        kernels: what computes networks and updates, "torch 3" or also the native kernels
+        kernels: what computes networks and updates, "torch 4" or also the native kernels
             (`sweepd.agents.native.choice.chosen`); the same for all workers.
         search: "trials", or "pbt": the trials of a batch are a population.
     """

@@ -666,32 +666,32 @@ def test_a_new_study_records_its_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     for algorithm in ("ppo", "sac", "d3qn"):
         assert (
             chosen(algorithm, "fp32", CPU, recurrent=False, images=False)
-            == f"native {FEED_FORWARD}, torch 3"
+            == f"native {FEED_FORWARD}, torch 4"
         )
-    name = f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 3"
+    name = f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 4"
     assert chosen("ppo", "fp32", CPU, recurrent=True, images=False) == name
-    name = f"native {FEED_FORWARD}, images {IMAGES}, torch 3"
+    name = f"native {FEED_FORWARD}, images {IMAGES}, torch 4"
     assert chosen("ppo", "fp32", CPU, recurrent=False, images=True) == name
-    assert chosen("elegantrl:sac", "fp32", CPU, recurrent=False, images=False) == "torch 3"
-    assert chosen("ppo", "bf16", CPU, recurrent=True, images=False) == "torch 3"
+    assert chosen("elegantrl:sac", "fp32", CPU, recurrent=False, images=False) == "torch 4"
+    assert chosen("ppo", "bf16", CPU, recurrent=True, images=False) == "torch 4"
     monkeypatch.setenv(VARIABLE, "torch")
-    assert chosen("ppo", "fp32", CPU, recurrent=False, images=False) == "torch 3"
+    assert chosen("ppo", "fp32", CPU, recurrent=False, images=False) == "torch 4"
 
 
 def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    require(f"native {FEED_FORWARD}, torch 3", recurrent=False, images=False)
-    require(f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 3", recurrent=True, images=False)
+    require(f"native {FEED_FORWARD}, torch 4", recurrent=False, images=False)
+    require(f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 4", recurrent=True, images=False)
     assert trained(ToyEnv, 0)[0]._native is not None
     monkeypatch.setenv(VARIABLE, "")  # so that it is restored
-    require("torch 3", recurrent=False, images=False)
+    require("torch 4", recurrent=False, images=False)
     assert trained(ToyEnv, 0)[0]._native is None
 
 
 def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = f"native {FEED_FORWARD}, torch 3"
+    recorded = f"native {FEED_FORWARD}, torch 4"
     # torch had other bits in the last two.
-    for other in ("native of before, torch 3", f"native {FEED_FORWARD}, torch 2", "torch 2"):
+    for other in ("native of before, torch 4", f"native {FEED_FORWARD}, torch 2", "torch 2"):
         with pytest.raises(InputError, match=f"'{other}', and this version .*'{recorded}'"):
             require(other, recurrent=False, images=False)
     # torch trained the recurrent networks, or those of images, of such a study.

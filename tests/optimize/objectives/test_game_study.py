@@ -67,7 +67,7 @@ def make_spec(environment: str = "cartpole", **changes: Any) -> GameSpec:
         "seeds": 2,
         "episodes": 4,
         "processor": "",
-        "kernels": "torch 3",
+        "kernels": "torch 4",
         "centred": True,
         "running_scale": False,
         "look_steps": 256,

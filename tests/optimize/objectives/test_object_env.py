@@ -293,7 +293,7 @@ def test_a_study_of_images_records_their_kernels_and_needs_them(
     (folder / "walk_env.py").write_text(SIGNS)
     monkeypatch.syspath_prepend(str(folder))
     study = sweepd.create_study("signs", env="walk_env:Signs", n_trials=1, **SMALL)
-    recorded = f"native {FEED_FORWARD}, images {IMAGES}, torch 3"
+    recorded = f"native {FEED_FORWARD}, images {IMAGES}, torch 4"
     assert spec(study).kernels == recorded
     assert study.run()
     monkeypatch.setattr("sweepd.agents.native.choice.IMAGES", "of later")

@@ -50,7 +50,7 @@ def spec(bars: int, cv: CrossValidation | None = None, **changes: object) -> Cry
         "space": {},
         "threads": 1,
         "processor": "",
-        "kernels": "torch 3",
+        "kernels": "torch 4",
     }
     return CryptoSpec(**(fields | changes))  # type: ignore[arg-type]
 

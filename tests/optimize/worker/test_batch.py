@@ -57,7 +57,7 @@ def make_spec(bars: Bars, **changes: Any) -> CryptoSpec:
         space=SearchSpace("none", 1, {"shape": {}, "ppo": {}, "env": {}}).to_dict(),
         threads=1,
         processor="",
-        kernels="torch 3",
+        kernels="torch 4",
     )
     return dataclasses.replace(spec, **changes)
 
