@@ -91,6 +91,10 @@ COMMANDS = {
         f"{_DEPLOY}.play:play_command",
         "Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it.",
     ),
+    "league": (
+        f"{_DEPLOY}.league:league_command",
+        "Compare players of any studies of one game: in all pairs, or with --over NAME=VALUES.",
+    ),
     "dashboard": (
         f"{_DEPLOY}.dashboard:dashboard",
         "Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.",

@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from pyarrow import parquet
 from rich.console import Console
 
 from sweepd.deploy.games.candidates import GameStudy, read_candidate
@@ -48,7 +49,8 @@ from sweepd.envs.support.intervals import (
 )
 from sweepd.optimize.cli.status import show, study_status
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation, judge_episodes
-from sweepd.optimize.objectives.games.experiment import draw_returns, episode_frame
+from sweepd.optimize.objectives.games.experiment import episode_table
+from sweepd.optimize.objectives.games.pictures import draw_returns
 from sweepd.optimize.study.record.configurations import Configuration
 from sweepd.optimize.study.record.keys import rung_interval
 from sweepd.optimize.study.record.specs import GameSpec
@@ -62,7 +64,7 @@ from sweepd.optimize.worker.tracked import trial_picture
 from tests.deploy.dashboard.test_research import client
 from tests.extra import with_extra
 from tests.optimize.study.test_race_study import spec
-from tests.optimize.study_files import make_handle
+from tests.optimize.study_files import finish, make_handle
 
 Floats = NDArray[np.float64]
 REPEATS, EPISODES, RUNGS = 1000, 40, 2
@@ -99,9 +101,9 @@ def add(handle: StudyHandle, rate: float, returns: Floats) -> None:
     found = evaluated(returns, handle.spec)  # type: ignore[arg-type]
     for rung in range(1, RUNGS + 1):
         handle.report(plan, rung, found.value)
-        kept = found.record().to_attributes(handle.spec) | found.rung_attributes(handle.spec, rung)
+        kept = found.record.to_attributes(handle.spec) | found.rung_attributes(handle.spec, rung)
         handle.storage.set_trial_user_attrs(plan.trial_id, kept)
-    handle.complete(plan.trial_id, found.value)
+    finish(handle, plan.trial_id, found.value)
 
 
 def configuration(evaluations: list[GameEvaluation], made: GameSpec) -> Configuration:
@@ -385,7 +387,7 @@ def test_all_screens_show_the_intervals_that_are_held_above(
 
 def draw(folder: Path, evaluation: GameEvaluation) -> None:
     """Draw returns.png from the files that a trial writes."""
-    episode_frame(evaluation.episodes).to_parquet(folder / "episodes.parquet")
+    parquet.write_table(episode_table(evaluation.episodes), folder / "episodes.parquet")
     own = {"resampled": evaluation.interval.resampled, "interval": evaluation.interval.method}
     (folder / "metrics.json").write_text(json.dumps(evaluation.metrics() | own))
     draw_returns(folder, "title", "return")

@@ -47,6 +47,7 @@ TORCH = {
     "rollback": True,
     "trade": True,
     "play": True,
+    "league": True,
     "dashboard": False,
     "studies list": False,
     "studies compare": False,

@@ -145,8 +145,8 @@ class PPO(Program):
         self._native: UpdateKernel | None = None
         native = kernels(shape, self.device)
         if native is not None:
-            nets, transitions = self.population.pair.nets, self.rollout.transitions
-            self._native = UpdateKernel(native, shape, nets, self.optimizer, transitions)
+            nets, learned = self.population.pair.nets, self.rollout.states.learned
+            self._native = UpdateKernel(native, shape, nets, self.optimizer, learned)
 
     # One rollout and its gradient steps.
 
@@ -175,6 +175,7 @@ class PPO(Program):
     def _update(self, explained_variance: Tensor) -> RolloutStats:
         """Make `epochs` passes of minibatches over the rollout."""
         shape, index = self.shape, self.rollout.index
+        self.rollout.states.order()
         batches = index.batches(self.streams.permutations(shape.epochs, index.items))
         self.optimizer.lr = self._learning_rates()
         self.optimizer.prepare()
@@ -267,7 +268,7 @@ class PPO(Program):
             stop_early: whether to compare the KL divergence with `target_kl`.
         """
         batch, population, numbers = self._batch, self.population, self.numbers
-        self.rollout.index.gather(self.rollout.transitions, rows, batch)
+        self.rollout.index.gather(self.rollout.states.learned, rows, batch)
         x = population.critic.inputs(batch.obs)  # it reads all columns
         memories = batch.memories() if self.shape.recurrent else None
         with torch.enable_grad():
@@ -454,8 +455,8 @@ class PPO(Program):
         self.optimizer.weight_decay[slot] = member.params.weight_decay
 
     def _memory(self, slot: int) -> Tensor:
-        """Return (2, num_envs, state size), the recurrent states of the slot's actor and critic."""
-        return self.rollout.memory[:, slot]
+        """Return (2, num_envs, columns), the recurrent states of the slot's actor and critic."""
+        return self.rollout.states.memory[:, slot]
 
 
 def _smooth_l1(error: Tensor) -> Tensor:

@@ -69,7 +69,11 @@ class Actors:
             state.masked_fill_(ended.view(slots, -1, 1), 0.0)
 
     def __call__(
-        self, obs: Tensor, legal: Legal | None = None, uniforms: Tensor | None = None
+        self,
+        obs: Tensor,
+        legal: Legal | None = None,
+        uniforms: Tensor | None = None,
+        live: Tensor | None = None,
     ) -> Tensor:
         """Return the actions.
 
@@ -78,14 +82,16 @@ class Actors:
             legal: the `action_mask` of an environment with `masked`.
             uniforms: (G * k, `uniforms`) float64 in [0, 1), with which actions are drawn; None:
                 they are deterministic.
+            live: (G * k,) bool, rows whose action counts: in others, recurrent states stay as they
+                are; None: all.
         """
         shape, states = self.shape, self._states.of
         rows = obs.shape[0] // shape.slots
         memory = None
         if shape.recurrent:
-            memory = Memory(
-                states.get(rows, self.net.flat.new_zeros(shape.slots, rows, self.net.spec.memory))
-            )
+            empty = self.net.flat.new_zeros(shape.slots, rows, self.net.spec.memory)
+            steps = None if live is None else live.view(shape.slots, 1, rows)
+            memory = Memory(states.get(rows, empty), live=steps)
         x = obs.view(shape.slots, rows, -1)
         if x.dtype != torch.uint8:
             x = self.net.normalised(x)

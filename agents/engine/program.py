@@ -254,7 +254,7 @@ class Program(ABC):
 
         It takes (G * k, obs_dim) observations for any k, grouped by member, and does not change
         with further training. Programs that can draw actions in evaluations
-        (`Algorithm.samples`) return `sweepd.agents.engine.acting.Actors`.
+        (`Algorithm.samples`) or play in turns return `sweepd.agents.engine.acting.Actors`.
         """
 
     @abstractmethod

@@ -24,6 +24,7 @@ from sweepd.agents.engine.fused_step import Stored, fused_step
 from sweepd.agents.engine.graphs import Effect, Recorder, Replays
 from sweepd.agents.engine.play_stats import choice_entropies, play_names, play_stats
 from sweepd.agents.engine.population import Population
+from sweepd.agents.engine.recurrent_states import in_sequences, recurrent_states
 from sweepd.agents.engine.transitions import MinibatchIndex, Transitions
 from sweepd.agents.native.acting import action_kernel, normaliser_kernel
 from sweepd.agents.native.choice import Evaluator, PairEvaluator, kernels
@@ -63,9 +64,9 @@ class Rollout:
     Attributes:
         obs: (G * num_envs, obs_dim), the rows' current observations, as the environment gave them.
         transitions: (G, horizon + 1, num_envs) of them.
-        index: which transitions each minibatch holds.
-        memory: (2, G, num_envs, state size), the recurrent states of actors and critics before
-            `obs`.
+        states: the recurrent states of the rows, and the transitions in the order in which
+            minibatches take them.
+        index: which of the transitions in that order each minibatch holds.
         raw: (G, horizon + 1, num_envs, obs_dim), the observations as the environment gave them;
             None where their scale is fixed.
         rewards: (G, horizon, num_envs); of several players in turns (…, players).
@@ -88,9 +89,10 @@ class Rollout:
         players = [shape.players] if shape.players > 1 else []
         self.raw = new(slots, steps + 1, envs, shape.obs_dim) if shape.running_scale else None
         self.rewards = new(slots, steps, envs, *players)
-        self.index = MinibatchIndex(shape, device)
+        self.index = MinibatchIndex(in_sequences(shape), device)
         sequences = self.index.items if shape.recurrent else 0
         self.transitions = Transitions.empty(shape, (slots, steps + 1, envs), sequences, device)
+        self.states = recurrent_states(shape, population.actor.spec.memory, self.transitions)
         # Rows with an agent; with players in turns, which of them is to move.
         self._present = new(slots, steps + 1, envs, *players, dtype=torch.bool)
         self._player = torch.arange(shape.players, device=device)
@@ -112,9 +114,6 @@ class Rollout:
         self._outputs = new(slots, drawn, envs, shape.action_dim)
         self._normaliser = normaliser_kernel(native, shape, population.critic)
         self._pair = PairEvaluator(population.pair, (self._actor, self._critic))
-        self.memory = new(2, slots, envs, population.actor.spec.memory)
-        # Of critics, at the ends of truncated episodes, while new episodes start from zeros.
-        self._ending = torch.zeros_like(self.memory[1])
         self._output = new(slots, envs, shape.action_dim)  # of the actors, in the present step
         self._final_obs = new(slots, envs, shape.obs_dim, dtype=shape.torch_dtype)
         self._return_moments = (new(slots, 1), new(slots, 1))
@@ -142,7 +141,8 @@ class Rollout:
         # `draw` may have assigned rows to other members, who have not seen their episodes so far.
         if env.rematches:
             self.obs.copy_(env.observe())
-            self.memory.zero_()
+            self.states.memory.zero_()
+        self.states.begin()
         self._record_obs(env, 0)
         replayed = None
         # Fused steps are also made without a recorder, so that graphs change no bit.
@@ -161,14 +161,15 @@ class Rollout:
                 if shape.masked:
                     self.transitions.packed_masks[:, step] = pack(self._masks)
                 self._record_obs(env, step + 1)
-                self._reset_memory(step)
+                if shape.recurrent:
+                    self.states.end(step, self._terminated[:, step], self._truncated[:, step])
             # `env.final_obs` keeps the last observation of a row's latest truncation. Within
             # `bootstrap_interval` steps there is at most one, so none is lost.
             if step + 1 - bootstrapped == env.bootstrap_interval or step + 1 == steps:
                 self._bootstrap(env, bootstrapped, step + 1)
                 bootstrapped = step + 1
         # V of the observation after the rollout, which continues from the current recurrent state.
-        self._ending.copy_(self.memory[1])
+        self.states.finish(self._present[:, steps])
         self._values[:, steps] = self._value_of(self.transitions.obs[:, steps])
         entropies: list[Tensor] = []
         valid = self._present[:, :steps] if shape.has_absent_agents else None
@@ -305,16 +306,14 @@ class Rollout:
         if not shape.recurrent:
             self._output, _ = self._actor(obs)
             return
-        if step % shape.bptt == 0:  # a sequence starts: keep the state before it
-            first = step // shape.bptt * shape.num_envs
-            self.transitions.memory[:, :, first : first + shape.num_envs] = self.memory
         # An absent agent's recurrent state waits for its next action.
         live = self._present[:, step : step + 1] if shape.has_absent_agents else None
-        memories = [Memory(state, live=live) for state in self.memory]
-        (self._output, output), states = self._pair(obs, memories)
+        before = self.states.before(step, self._present[:, step])
+        memories = [Memory(state, live=live) for state in before]
+        (self._output, output), after = self._pair(obs, memories)
         self._values[:, step] = self.population.critic.value(output).squeeze(-1)
-        assert states is not None
-        self.memory.copy_(torch.stack(states))
+        assert after is not None
+        self.states.after(after)
 
     def _legal(self, env: VecEnv, chosen: Tensor) -> Tensor:
         """Return the environment's mask for the next choice, and keep it."""
@@ -324,19 +323,6 @@ class Rollout:
         stored = self._masks[..., options]
         stored.copy_(mask.view(stored.shape))
         return mask
-
-    def _reset_memory(self, step: int) -> None:
-        """Zero the recurrent state of episodes that ended with a step.
-
-        The state of truncated episodes is first copied to `_ending`, for the value of their end.
-        """
-        if not self.shape.recurrent:
-            return
-        truncated = self._truncated[:, step]
-        done = self._terminated[:, step] | truncated
-        self.transitions.starts[:, step + 1] = done
-        torch.where(truncated.unsqueeze(-1), self.memory[1], self._ending, out=self._ending)
-        self.memory.masked_fill_(done.unsqueeze(-1), 0.0)
 
     def _bootstrap(self, env: VecEnv, start: int, stop: int) -> None:
         """Store the values of the last observations of episodes truncated in steps start … stop."""
@@ -444,7 +430,7 @@ class Rollout:
 
     def _value_of(self, obs: Tensor) -> Tensor:
         """Return (G, rows), values of stored observations; of recurrent critics, at ends."""
-        memory = Memory(self._ending) if self.shape.recurrent else None
+        memory = Memory(self.states.ending) if self.shape.recurrent else None
         output, _ = self._critic(obs, memory)
         return self.population.critic.value(output).squeeze(-1)
 

@@ -100,6 +100,19 @@ class Transitions:
         """(G, …), where an episode starts (`recurrent` shapes)."""
         return self.flags[..., -1]
 
+    def take(self, rows: Tensor, into: Transitions) -> None:
+        """Copy the transitions `rows`, (n,) of all members', into others, n of them."""
+        pairs = (
+            (self.obs, into.obs),
+            (self.side, into.side),
+            (self.flags, into.flags),
+            (self.packed_masks, into.packed_masks),
+        )
+        for source, target in pairs:
+            columns = source.shape[-1]
+            if columns:
+                torch.index_select(source.view(-1, columns), 0, rows, out=target.view(-1, columns))
+
     def memories(self) -> tuple[Memory, Memory]:
         """Return what recurrent actors and critics start from at these transitions' sequences."""
         steps = (self.shape.slots, self.shape.bptt, -1)
@@ -149,17 +162,7 @@ class MinibatchIndex:
 
     def gather(self, rollout: Transitions, rows: Tensor, batch: Transitions) -> None:
         """Copy the transitions `rows` (G * minibatch,) of a rollout into `batch` (G, minibatch)."""
-        pairs = (
-            (rollout.obs, batch.obs),
-            (rollout.side, batch.side),
-            (rollout.flags, batch.flags),
-            (rollout.packed_masks, batch.packed_masks),
-        )
-        for source, into in pairs:
-            if source.shape[-1]:
-                torch.index_select(
-                    source.view(-1, source.shape[-1]), 0, rows, out=into.view(-1, into.shape[-1])
-                )
+        rollout.take(rows, batch)
         if self.shape.recurrent:
             self._gather_memory(rollout.memory, rows, batch.memory)
 

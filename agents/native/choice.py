@@ -78,25 +78,24 @@ def _native(recurrent: bool, images: bool) -> str:
     return f"native {', '.join(digests)}, {_TORCH}"
 
 
-def require(recorded: str, *, recurrent: bool, images: bool) -> None:
+def require(recorded: str) -> None:
     """Make this process train with the kernels that a study was created with.
 
     Args:
         recorded: as `chosen` returned it. torch's are set for the whole process and its children.
-        recurrent: as of `chosen`.
-        images: likewise.
 
     Raises:
         InputError: they are not here. (There is no fallback: other kernels round differently.)
     """
     if recorded == _TORCH:
         os.environ[VARIABLE] = TORCH
-    elif why := _why_not(recorded, _native(recurrent, images)):
+    elif why := _why_not(recorded):
         raise InputError(f"The study trains with the kernels {recorded!r}, and {why}.")
 
 
-def _why_not(recorded: str, native: str) -> str:
-    """Return why recorded kernels cannot be used here, where `native` are; empty if they can."""
+def _why_not(recorded: str) -> str:
+    """Return why recorded kernels cannot be used here; empty if they can."""
+    native = _native("recurrent" in recorded, "images" in recorded)
     if recorded != native:
         return f"this version of sweepd has {native!r} and {_TORCH!r}"
     if turned_off():

@@ -281,7 +281,7 @@ class NetKernel:
 
 
 class RolloutBuffers(Protocol):
-    """The transitions of a rollout, (G, horizon + 1, num_envs, …):
+    """The transitions of a rollout, (G, steps, num_envs, …), as minibatches take them:
     `sweepd.agents.engine.transitions`.
     """
 
@@ -336,7 +336,7 @@ class UpdateKernel:
             sets=sets,
             seat_column=shape.seat_column or 0,
             num_envs=shape.num_envs,
-            stored=(shape.horizon + 1) * shape.num_envs,
+            stored=rollout.obs[0, ..., 0].numel(),
             sequences=rollout.memory.shape[2],
             items=_item_layout(shape.items, shape.item_width),
             entities=tuple(_entity_layout(net.spec) for net in nets),

@@ -103,11 +103,6 @@ class Shape(EnvSpec):
             raise InputError(
                 f"recurrent must be one of {', '.join(GATES)} or '', not {self.recurrent!r}."
             )
-        if self.recurrent and self.players > 1:
-            raise InputError(
-                f"recurrent must be '' where {self.players} players act in turns in every row, not "
-                f"{self.recurrent!r}: they would share one state."
-            )
         if self.recurrent and (self.horizon % self.bptt or self.minibatch % self.bptt):
             raise InputError(
                 f"bptt {self.bptt} must divide horizon {self.horizon} and minibatch "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from sweepd.agents.policy.ratings import Ratings, rate
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.games.game import Game
-from sweepd.envs.games.game_tree import Behaviour
+from sweepd.envs.games.game_tree import Behaviour, InformationSets
 from sweepd.envs.games.pairings import (
     DETERMINISTIC,
     SAMPLED,
@@ -69,38 +69,55 @@ class FrozenEntrant(Entrant):
                 f"{self.names[0]} maps {own[0]} numbers to {own[1]} actions{several[0]}, and "
                 f"{env.env_name} has {fits[0]} observations and {fits[1]} actions{several[1]}"
             )
-        if env.in_turns and policy.recurrent:
-            raise InputError(
-                f"{self.names[0]} is recurrent, and recurrent policies cannot play {env.env_name}, "
-                "a game in turns"
-            )
         draw = block_uniforms(block, seed)
         policy.reset()
 
         def act(obs: Tensor, live: Tensor | None = None, legal: Legal | None = None) -> Tensor:
-            del live  # without memory, what it does in other rows does not matter
             if self._sampled:
-                actions = policy.sample_batch(obs, draw(obs, policy.uniforms), legal)
+                actions = policy.sample_batch(obs, draw(obs, policy.uniforms), legal, live)
             else:
-                actions = policy.act_batch(obs, legal)
+                actions = policy.act_batch(obs, legal, live)
             return env.decode(actions)
 
         return act
 
     def behaviours(self) -> Mapping[str, Behaviour]:
-        """See `Entrant.behaviours`. Of policies of one choice without memory."""
+        """See `Entrant.behaviours`. Of policies of one choice."""
         policy = self._policy
-        if len(policy.sizes) != 1 or policy.recurrent:
+        if len(policy.sizes) != 1:
             return {}
-        known: dict[str, Behaviour] = {DETERMINISTIC: partial(_most_probable, policy)}
+        best = partial(_most_probable, policy)
+        known: dict[str, Behaviour] = {DETERMINISTIC: partial(_in_every_set, policy, best)}
         if policy.has_distribution:
-            sampled = {SAMPLED: policy.probabilities}
+            sampled = {SAMPLED: partial(_in_every_set, policy, policy.probabilities)}
             known = sampled | known if self._sampled else known | sampled
         return known
 
 
-def _most_probable(policy: FrozenPolicy, obs: Tensor, legal: Tensor) -> Tensor:
-    options = policy.act_batch(obs, lambda _: legal)
+def _in_every_set(
+    policy: FrozenPolicy, probabilities: Callable[..., Tensor], sets: InformationSets
+) -> Tensor:
+    """Return probabilities of options in information sets: a `Behaviour`.
+
+    Args:
+        policy: the policy.
+        probabilities: of its options, given observations, legal options, and where it acts.
+        sets: of one player.
+    """
+    policy.reset()
+    paths, depths = torch.from_numpy(sets.paths), torch.from_numpy(sets.depth)
+    found = torch.zeros(sets.legal.shape, dtype=torch.float64)
+    # A recurrent policy has seen all that its player passes on the way to a set.
+    for depth in range(0 if policy.recurrent else paths.shape[1] - 1, paths.shape[1]):
+        passed = paths[:, depth]
+        live = depth <= depths
+        own = probabilities(sets.observations[passed], sets.legal[passed], live)
+        found = torch.where(live.unsqueeze(1), own, found) if policy.recurrent else own
+    return found
+
+
+def _most_probable(policy: FrozenPolicy, obs: Tensor, legal: Tensor, live: Tensor | None) -> Tensor:
+    options = policy.act_batch(obs, lambda _: legal, live)
     return torch.nn.functional.one_hot(options.view(-1), legal.shape[1]).double()
 
 
@@ -157,13 +174,16 @@ def play_duels(
     return Duels(names, results)
 
 
-def duel_report(duels: Duels, members: int, exact: ExactLeague | None = None) -> dict[str, Any]:
+def duel_report(
+    duels: Duels, members: int, exact: ExactLeague | None = None, anchor: str | None = None
+) -> dict[str, Any]:
     """Return all results as JSON.
 
     Args:
         duels: the results.
         members: how many of the first players belong to the population.
         exact: the exact values, if they are known.
+        anchor: the player whose rating is 0; None: the mean is 0.
     """
     count = len(duels.names)
     tallies = [[tally(duels.results[i, j]) for j in range(count)] for i in range(count)]
@@ -181,7 +201,7 @@ def duel_report(duels: Duels, members: int, exact: ExactLeague | None = None) ->
         "games": 2 * duels.results.shape[2],
         "confidence": CONFIDENCE,
         "points": {"mean": mean.tolist(), "low": low.tolist(), "high": high.tolist()},
-        "ratings": duels.ratings().to_dict(),
+        "ratings": duels.ratings(anchor).to_dict(),
     }
     for name in ("wins", "draws", "losses"):
         described[name] = [

@@ -31,7 +31,7 @@ def plans(tree: GameTree, behaviour: Behaviour) -> Plans:
 
 
 def _plan(sets: InformationSets, behaviour: Behaviour) -> Floats:
-    shares = behaviour(sets.observations, sets.legal).double().cpu().numpy()
+    shares = behaviour(sets).double().cpu().numpy()
     legal = sets.legal.numpy()
     if shares.shape != legal.shape:
         raise InputError(f"probabilities must have the shape {legal.shape}, not {shares.shape}")

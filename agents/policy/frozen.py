@@ -48,7 +48,7 @@ class FrozenPolicy:
         size: number of members.
         recurrent: whether a member has a recurrent state. Then `act` and `act_batch` take each call
             as the rows' next step (with one state per number of rows), and `done` must be called
-            when episodes end.
+            when episodes end. `live` says in which rows the call is no step.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -97,7 +97,9 @@ class FrozenPolicy:
         return self.act_batch(row[None], legal=legal).reshape(-1).astype(np.float64)
 
     @torch.no_grad()
-    def act_batch(self, states: Rows, legal: Legal | None = None) -> Rows:
+    def act_batch(
+        self, states: Rows, legal: Legal | None = None, live: Tensor | None = None
+    ) -> Rows:
         """Return the deterministic actions for a batch of observations.
 
         It computes in float64 as `act` does, but the last bits depend on the number of rows: an
@@ -108,12 +110,14 @@ class FrozenPolicy:
             states: (rows, state_dim), an array or a tensor on any device.
             legal: for choices that may be illegal, from the choices made so far, (rows, k) int64,
                 to (rows, options of choice k) bool, such as `VecEnv.action_mask`.
+            live: (rows,) bool, rows whose action counts: in others, recurrent states stay as they
+                are; None: all.
 
         Returns:
             (rows, action_dim) float64; (rows,) int64 for one choice; (rows, choices) int64 for
                 several. An array for an array, a tensor for a tensor.
         """
-        outputs = self._outputs(torch.as_tensor(states))
+        outputs = self._outputs(torch.as_tensor(states), live)
         if self.discrete:
             actions = self._choose(outputs, legal)
         else:
@@ -138,7 +142,13 @@ class FrozenPolicy:
             )
 
     @torch.no_grad()
-    def sample_batch(self, states: Tensor, uniforms: Tensor, legal: Legal | None = None) -> Tensor:
+    def sample_batch(
+        self,
+        states: Tensor,
+        uniforms: Tensor,
+        legal: Legal | None = None,
+        live: Tensor | None = None,
+    ) -> Tensor:
         """Return actions drawn from the policy, as it explores in training.
 
         Choices are drawn from the members' mean probabilities, by inverse transform sampling.
@@ -148,6 +158,7 @@ class FrozenPolicy:
             states: (rows, state_dim).
             uniforms: (rows, `uniforms`) float64 in [0, 1).
             legal: as in `act_batch`.
+            live: likewise.
 
         Returns:
             As `act_batch`.
@@ -156,7 +167,7 @@ class FrozenPolicy:
             InputError: a member gives values.
         """
         self.check_sampled()
-        outputs = self._outputs(states)
+        outputs = self._outputs(states, live)
         if self.discrete:
             return self._choose(outputs, legal, uniforms)
         noise = normal_of(uniforms)
@@ -164,23 +175,24 @@ class FrozenPolicy:
         return self._mean([own.sampled(output, noise) for own, output in pairs])
 
     @torch.no_grad()
-    def probabilities(self, states: Tensor, legal: Tensor) -> Tensor:
+    def probabilities(self, states: Tensor, legal: Tensor, live: Tensor | None = None) -> Tensor:
         """Return the probabilities with which `sample_batch` draws the options of one choice.
 
         Args:
             states: (rows, state_dim).
             legal: (rows, options) bool.
+            live: as in `act_batch`.
 
         Returns:
             (rows, options) float64.
 
         Raises:
-            InputError: the policy is not one of a single choice, is recurrent, or gives values.
+            InputError: the policy is not one of a single choice, or gives values.
         """
         self.check_sampled()
-        if len(self.sizes) != 1 or self.recurrent:
-            raise InputError("only policies of one choice without memory have such probabilities")
-        outputs = self._outputs(states)
+        if len(self.sizes) != 1:
+            raise InputError("only policies of one choice have such probabilities")
+        outputs = self._outputs(states, live)
         chosen = torch.zeros(len(states), 0, dtype=torch.int64, device=states.device)
         weights = _of_legal(self._weights(outputs, chosen, legal), legal)
         return weights / weights.sum(-1, keepdim=True)
@@ -202,14 +214,14 @@ class FrozenPolicy:
                 state = own.states[len(over)]
                 state.masked_fill_(over.to(state.device).unsqueeze(1), 0.0)
 
-    def _outputs(self, states: Tensor) -> list[Tensor]:
+    def _outputs(self, states: Tensor, live: Tensor | None = None) -> list[Tensor]:
         """Return the outputs for (rows, state_dim), (members, rows, outputs) of members alike."""
         if states.dim() != 2 or states.shape[1] != self.state_dim:
             raise RunError(
                 f"The policy reads states of shape (rows, {self.state_dim}), and got "
                 f"{tuple(states.shape)}."
             )
-        return [own.outputs(states) for own in self._alike]
+        return [own.outputs(states, live) for own in self._alike]
 
     def _mean(self, every: Sequence[Tensor]) -> Tensor:
         """Return actions (rows, numbers) from the numbers before tanh, (members, rows, numbers)."""
@@ -282,14 +294,15 @@ class _Alike:
         """Return (N, 1), which network's outputs a row of (N, rows, outputs) has."""
         return torch.arange(output.shape[0], device=output.device).unsqueeze(1)
 
-    def outputs(self, states: Tensor) -> Tensor:
-        """Return the outputs (N, rows, outputs) for states (rows, columns)."""
+    def outputs(self, states: Tensor, live: Tensor | None) -> Tensor:
+        """Return the outputs (N, rows, outputs) for states (rows, columns); live: (rows,)."""
         # Not `len`, which would fix the number of rows in an exported program.
         net, rows, memory = self._on(states.device), states.shape[0], None
         x = net.normalised(states.unsqueeze(0))
         if self.spec.memory:
             empty = x.new_zeros(len(x), rows, self.spec.memory)
-            memory = Memory(self.states.get(rows, empty))
+            steps = None if live is None else live.expand(len(x), 1, rows)
+            memory = Memory(self.states.get(rows, empty), live=steps)
         output, after = net.forward(x, memory)
         if after is not None:
             self.states[rows] = after

@@ -11,8 +11,8 @@ import typer
 
 from sweepd.deploy.cli.options import REFERENCE
 from sweepd.deploy.games.bundle import GameBundle, game_bundle
+from sweepd.deploy.games.candidates import named_trial
 from sweepd.deploy.gates import load_bundle, load_reference
-from sweepd.deploy.promotion.studies import find_study
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import tally
@@ -64,7 +64,8 @@ def play_command(
     trial: Annotated[
         str | None,
         typer.Option(
-            metavar="STUDY#N", help="Show the best member of a complete trial instead of a bundle."
+            metavar="STUDY#N",
+            help="Show the best member of a complete trial, or its team (STUDY#N@team), instead of a bundle.",
         ),
     ] = None,
     best_of: Annotated[
@@ -105,7 +106,7 @@ def play_command(
     if trial is not None:
         if bundle is not None or seat is not None:
             raise InputError("--trial names the player: give no bundle, and no --seat")
-        loaded = _trial_player(trial, storage, runs_dir)
+        loaded = named_trial(trial, storage_url(storage, runs_dir), runs_dir)
         name = f"trial {loaded.origin.trial}"
     elif bundle is not None and Path(bundle).is_dir():
         loaded = game_bundle(load_bundle(Path(bundle)))  # needs no registry
@@ -140,17 +141,6 @@ def play_command(
     best = f"; the best of {best_of} games, with seed {seed}" if best_of > 1 else ""
     who = loaded.name if trial is None else f"trial {trial}"
     console.print_line(f"{who} on {loaded.manifest.game.name}: {result}{best}")
-
-
-def _trial_player(trial: str, storage: str | None, runs_dir: Path | None) -> GameBundle:
-    """Return the player of a complete trial. trial: STUDY#N."""
-    from sweepd.deploy.games.candidates import GameStudy, trial_bundle
-
-    study, _, number = trial.rpartition("#")
-    if not study or not (number.isascii() and number.isdecimal()):
-        raise InputError(f"--trial {trial!r} must be STUDY#N, for example cartpole#8")
-    found = find_study(study, storage_url(storage, runs_dir), runs_dir)
-    return trial_bundle(GameStudy(found), int(number))
 
 
 def _play_person(

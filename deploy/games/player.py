@@ -76,7 +76,12 @@ class Network:
                 f"of {list(self.choices)}, and {env.env_name} has {env.state_dim} observations and "
                 f"{env.action_dim} actions in choices of {list(choices)}"
             )
-        return _Seated(self.policy, env, seed if self.sampled else None)
+        own = seed if self.sampled else None
+        if not self.policy.recurrent or env.spec.players == 1:
+            return _Seated(self.policy, env, own)
+        seats = [FrozenPolicy(self.policy.members) for _ in range(env.spec.players)]
+        acts = [_Seated(policy, env, own, seat) for seat, policy in enumerate(seats)]
+        return _SeatedTeam(acts, env.to_move)
 
     def entrant(self, name: str) -> Entrant:
         """See `Player.entrant`."""
@@ -86,27 +91,40 @@ class Network:
 class _Seated:
     """A policy that acts in one environment; a recurrent one keeps its state per episode.
 
-    seed: of its random numbers; None: it acts deterministically.
+    Args:
+        policy: the policy.
+        env: the environment.
+        seed: of its random numbers; None: it acts deterministically.
+        seat: of a recurrent policy in rows of several players in turns: the one that it plays.
     """
 
-    def __init__(self, policy: FrozenPolicy, env: GameEnv, seed: int | None) -> None:
-        self._policy, self._discrete = policy, env.if_discrete
+    def __init__(
+        self, policy: FrozenPolicy, env: GameEnv, seed: int | None, seat: int | None = None
+    ) -> None:
+        self._policy, self._env, self._seat = policy, env, seat
         self._legal = env.action_mask if env.spec.masked else None
         # On the CPU, so that the numbers are the same on every device.
         self._generator = None if seed is None else torch.Generator().manual_seed(seed)
         policy.reset()
 
     def __call__(self, obs: Tensor) -> Tensor:
-        policy = self._policy
+        policy, live = self._policy, self._live()
         obs = obs[:, : policy.state_dim]  # without columns that only critics read
         if self._generator is None:
-            actions = policy.act_batch(obs, legal=self._legal)
+            actions = policy.act_batch(obs, self._legal, live)
         else:
             uniforms = torch.rand(
                 len(obs), policy.uniforms, generator=self._generator, dtype=torch.float64
             )
-            actions = policy.sample_batch(obs, uniforms.to(obs.device), legal=self._legal)
-        return actions if self._discrete else actions.float()
+            actions = policy.sample_batch(obs, uniforms.to(obs.device), self._legal, live)
+        return actions if self._env.if_discrete else actions.float()
+
+    def _live(self) -> Tensor | None:
+        """Return the rows in which the policy acts, (rows,) bool; None: all."""
+        if self._seat is not None:
+            return self._env.to_move() == self._seat
+        # A recurrent state waits while the opponent is to move.
+        return self._env.present() if self._env.spec.has_absent_agents else None
 
     def ended(self, over: Tensor) -> None:
         """Reset the recurrent state. over: (rows,) bool, true where an episode ended."""
@@ -167,8 +185,8 @@ class Team:
             own.seated(env, derive_seed(seed, "team", index))
             for index, own in enumerate(self.players)
         ]
-        of_row = torch.tensor(self.seats).repeat(env.num_envs // len(self.seats))
-        return _SeatedTeam(acts, of_row)
+        of_row = torch.tensor(self.seats).repeat(env.num_envs // len(self.seats)).to(env.device)
+        return _SeatedTeam(acts, lambda: of_row)
 
     def entrant(self, name: str) -> Entrant:
         """See `Player.entrant`."""
@@ -176,15 +194,20 @@ class Team:
 
 
 class _SeatedTeam:
-    """A team in one environment. of_row: (rows,) int64, the policy that acts in each row."""
+    """Several policies in one environment.
 
-    def __init__(self, acts: Sequence[Act], of_row: Tensor) -> None:
+    Args:
+        acts: of the policies.
+        of_row: returns (rows,) int64, the policy that acts in each row.
+    """
+
+    def __init__(self, acts: Sequence[Act], of_row: Callable[[], Tensor]) -> None:
         self._acts, self._of_row = acts, of_row
 
     def __call__(self, obs: Tensor) -> Tensor:
         # All compute all rows, as masks and recurrent states are those of all rows.
         every = torch.stack([act(obs) for act in self._acts])
-        return every[self._of_row.to(obs.device), torch.arange(len(obs), device=obs.device)]
+        return every[self._of_row(), torch.arange(len(obs), device=obs.device)]
 
     def ended(self, over: Tensor) -> None:
         """Tell the policies which episodes ended."""

@@ -23,9 +23,6 @@ from sweepd.envs.support.errors import InputError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-# From observations, (rows, state_dim), and legal options, (rows, A) bool, to probabilities,
-# (rows, A), which sum to 1.
-Behaviour = Callable[[Tensor, Tensor], Tensor]
 MOST_NODES = 2_000_000  # in all; a larger game is refused
 EMPTY = 0  # the sequence without decisions
 
@@ -57,6 +54,21 @@ class InformationSets:
     def sequences(self) -> int:
         """The number of sequences: 0 is empty, 1 + i * A + a ends with option a at set i."""
         return 1 + self.legal.numel()
+
+    @property
+    def paths(self) -> Ints:
+        """(I, largest depth + 1), the sets that lead to each one, by depth; then itself."""
+        path = np.arange(len(self.depth))
+        found = [path]
+        for depth in range(int(self.depth.max(initial=0)) - 1, -1, -1):
+            parent = (self.before[path] - 1) // self.options
+            path = np.where(depth < self.depth, parent, path)
+            found.insert(0, path)
+        return np.stack(found, 1)
+
+
+# From information sets to the probabilities of their options, (I, A), which sum to 1.
+Behaviour = Callable[[InformationSets], Tensor]
 
 
 @dataclass(frozen=True)

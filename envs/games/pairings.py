@@ -25,7 +25,7 @@ from sweepd.envs.core.rows import where_rows
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.games.game import Game
-from sweepd.envs.games.game_tree import Behaviour
+from sweepd.envs.games.game_tree import Behaviour, InformationSets
 from sweepd.envs.games.opponents import ScriptedPlayer, scripted_act
 from sweepd.envs.games.tensor_game import State, TensorGame
 from sweepd.envs.support.errors import InputError, RunError
@@ -98,7 +98,8 @@ class ScriptedEntrant(Entrant):
 class RandomEntrant(Entrant):
     """Uniform random play."""
 
-    names = ("random",)
+    def __init__(self, name: str = "random") -> None:
+        self.names = (name,)
 
     def sit(self, env: TensorGame, block: int, seed: int) -> Act:
         """See `Entrant.sit`."""
@@ -121,10 +122,9 @@ class RandomEntrant(Entrant):
         return {SAMPLED: uniform_behaviour}
 
 
-def uniform_behaviour(obs: Tensor, legal: Tensor) -> Tensor:
+def uniform_behaviour(sets: InformationSets) -> Tensor:
     """Choose every legal option with the same probability: a `Behaviour`."""
-    del obs
-    return legal.double() / legal.sum(1, keepdim=True)
+    return sets.legal.double() / sets.legal.sum(1, keepdim=True)
 
 
 def random_legal(uniforms: Tensor, sizes: Sequence[int], legal: Legal | None) -> Tensor:

@@ -23,10 +23,10 @@ from sweepd.envs.external.sources import PETTINGZOO, PREFIXES, FactorySource, ma
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
+from sweepd.envs.games.bucket_brigade.mixture import Params, read_scenario
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
 from sweepd.envs.games.bucket_brigade.players import PLAYERS, ScriptedPolicy
-from sweepd.envs.games.bucket_brigade.scenarios import SCENARIOS, BucketParams
-from sweepd.envs.games.bucket_brigade.scenarios import scenario as scenario_params
+from sweepd.envs.games.bucket_brigade.scenarios import SCENARIOS
 from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.card_duel.players import PLAYERS as DUEL_PLAYERS
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
@@ -40,8 +40,8 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import Plugin, find, resolve
 
 
-def _bucket_brigade_params(scenario: str = "default", **changes: Any) -> BucketParams:
-    return scenario_params(scenario, **changes)
+def _bucket_brigade_params(scenario: str = "default", **changes: Any) -> Params:
+    return read_scenario(scenario, **changes)
 
 
 def _bucket_brigade(
@@ -51,9 +51,7 @@ def _bucket_brigade(
     return BucketBrigade(list(params), rows, together=together, device=device)
 
 
-def _bucket_brigade_players(
-    params: BucketParams, seed: int
-) -> dict[str, Callable[[Tensor], Tensor]]:
+def _bucket_brigade_players(params: Params, seed: int) -> dict[str, Callable[[Tensor], Tensor]]:
     encoder = ObservationEncoder(
         params.num_houses, params.num_agents, 1, scaled=True, device=torch.device("cpu")
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,18 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], None]) -> N
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def read_json(path: Path, head: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON object in a file if it has the entries of `head`; else an empty one.
+
+    For caches: what cannot be read, or is of something else, is computed again.
+    """
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and found.items() >= head.items():
+            return found
+    return {}
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,7 +6,8 @@ interval holds for follows from which of them would be drawn again:
 * seeds that all play the same episodes, as the trials of a study do: `crossed`;
 * seeds that play episodes of their own, as fresh seeds do: `over_seeds`;
 * two configurations that play the same episodes: `paired`;
-* a share, such as the seeds that solve a game or the games won: `clopper_pearson`.
+* a share, such as the seeds that solve a game or the games won: `clopper_pearson`;
+* the ratio of two means over the same episodes: `ratio_of_means`.
 
 The value is the mean: the intervals hold for it. Student's intervals follow from the variance, and
 equal values have none. If the range of scores is known, equal values have Gaffke's bounds instead;
@@ -28,6 +29,7 @@ Floats = NDArray[np.float64]
 LEVEL = 0.95
 SEEDS, EPISODES, BOTH = "seeds", "episodes", "seeds and episodes"
 STUDENT, TWO_WAY, GAFFKE, EXACT = "Student", "two-way Student", "Gaffke", "Clopper-Pearson"
+FIELLER = "Fieller"
 EQUAL = "equal"  # in place of a method: the values are equal, and their range is not known
 FEW = 5  # with fewer seeds, the seeds themselves are shown: an interval says little about them
 DRAWS = 20_000  # of Gaffke's bounds: their level is then right to 0.001
@@ -270,6 +272,38 @@ def paired(
     total = by_seed + max(luck, rest) - rest
     freedom = _satterthwaite(total, [*seeds, (luck, games - 1), *inner])
     return _around(value, total, max(freedom, min(fewer, games) - 1), BOTH, level, TWO_WAY)
+
+
+def ratio_of_means(above: ArrayLike, span: ArrayLike, level: float = LEVEL) -> Interval:
+    """Return mean(above) / mean(span) of paired values and its interval (E. C. Fieller 1954).
+
+    The bounds are the ratios r for which Student's interval of `above - r span` has 0 in it. If the
+    mean of `span` is not above 0 for certain, at this level, there are no bounds.
+
+    Args:
+        above: (n,) numerators, of n episodes.
+        span: (n,) denominators of the same episodes.
+        level: confidence.
+    """
+    from scipy.special import stdtrit
+
+    one, other = (np.asarray(own, dtype=np.float64) for own in (above, span))
+    count = one.size
+    ratio = float(one.mean() / other.mean()) if other.mean() else math.nan
+    unknown = Interval(ratio, -math.inf, math.inf, EPISODES, level, FIELLER)
+    if count < 2 or other.mean() <= 0.0:
+        return unknown
+    covariance = np.cov(one, other) / count
+    reach = float(stdtrit(count - 1, (1.0 + level) / 2.0)) ** 2
+    # (mean(above) - r mean(span))² = reach * variance of that, a quadratic equation in r.
+    square = other.mean() ** 2 - reach * covariance[1, 1]
+    if square <= 0.0:
+        return unknown
+    middle = one.mean() * other.mean() - reach * covariance[0, 1]
+    rest = one.mean() ** 2 - reach * covariance[0, 0]
+    half = math.sqrt(max(0.0, middle**2 - square * rest))
+    low, high = (middle - half) / square, (middle + half) / square
+    return Interval(ratio, float(low), float(high), EPISODES, level, FIELLER)
 
 
 def clopper_pearson(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
@@ -12,6 +12,8 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sweepd.envs.support.errors import InputError
+
+Made = TypeVar("Made")
 
 # What should be there instead, by the type of pydantic's error.
 SHOULD_BE = {
@@ -101,14 +103,25 @@ def first_fault(
     return f"{where}: {message}" if where else message
 
 
-def refused_parameters(make: Callable[..., object], given: Iterable[str], error: TypeError) -> str:
-    """Return why `make` does not take parameters by these names, as the end of a sentence.
+def make_with(make: Callable[..., Made], given: Mapping[str, Any], subject: str) -> Made:
+    """Return what `make` returns for these parameters.
 
     Args:
         make: a class or function.
-        given: names of the parameters.
-        error: what calling it raised.
+        given: the parameters by name.
+        subject: beginning of the sentence of an error.
+
+    Raises:
+        InputError: it does not take them.
     """
+    try:
+        return make(**given)
+    except TypeError as error:
+        raise InputError(f"{subject} {_refused(make, given, error)}") from None
+
+
+def _refused(make: Callable[..., object], given: Iterable[str], error: TypeError) -> str:
+    """Return why `make` does not take parameters by these names, as the end of a sentence."""
     parameters = inspect.signature(make).parameters
     unknown = [name for name in given if name not in parameters]
     if not unknown or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):

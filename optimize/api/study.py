@@ -22,6 +22,7 @@ from sweepd.optimize.cli.progress import study_progress
 from sweepd.optimize.cli.study_request import flags_per_study
 from sweepd.optimize.cli.train import RequestedStudy, open_requested
 from sweepd.optimize.objectives.command.function import arguments_needed
+from sweepd.optimize.objectives.trial_files import trial_files
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.enqueue import enqueue
 from sweepd.optimize.study.frame import studies_frame, trials_frame
@@ -181,8 +182,19 @@ class Study:
         return trials_frame(self._handle)
 
     def trial_dir(self, number: int) -> Path:
-        """Return the folder of a trial's files: weights, curves, episodes or paths, pictures."""
+        """Return the folder of a trial's files: weights, curves, episodes or paths."""
         return self._handle.trial_dir(number)
+
+    def trial_files(self, number: int) -> list[Path]:
+        """Return the tables and pictures of a complete trial; draw the pictures if they are missing.
+
+        `docs/reference/files.md` lists them. They are in `trial_dir`. In a game of several players,
+        the trial's league is played for them, which takes some seconds.
+
+        Raises:
+            InputError: there is no complete trial of this number, or its files are not here.
+        """
+        return trial_files(self._handle, number)
 
     def enqueue(self, params: Mapping[str, Any]) -> int:
         """Add a trial with these parameters, which workers train before they draw new ones.

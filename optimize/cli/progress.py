@@ -148,16 +148,14 @@ class StudyWatch:
             raise InputError(
                 f"sweepd dashboard needs optuna-dashboard: {install_extra('dashboard')}"
             ) from None
-        from sweepd.optimize.objectives.artifacts import artifact_store  # imports torch
+        from sweepd.optimize.objectives.trial_files import StudyArtifacts  # imports torch
 
-        run_dir = self.folder(self.first())
+        store = StudyArtifacts(self._handle(self.first()))
         try:  # it also edits notes and tags
             storage: StudyDatabase = open_storage(self.url, create=False, immediate=False)
         except InputError:
             storage = self._open()
-        application: WSGIApplication = optuna_dashboard.wsgi(
-            storage.optuna(), artifact_store=artifact_store(run_dir)
-        )
+        application: WSGIApplication = optuna_dashboard.wsgi(storage.optuna(), artifact_store=store)
         return application
 
     def _handle(self, name: str) -> StudyReader:

@@ -1,4 +1,4 @@
-"""Files of a finished trial: its members, its back-test paths, its metrics and a picture."""
+"""Files of a finished trial: its members, its back-test paths and metrics, and its artifacts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from optuna.artifacts import ArtifactMeta, FileSystemArtifactStore
+from optuna.artifacts import ArtifactMeta
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial
 
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, equity
 from sweepd.envs.support.files import write_atomic
@@ -24,13 +23,6 @@ from sweepd.optimize.study.record.trials import RecordedFile
 
 ARTIFACTS = "artifacts"
 PREFIX = "artifacts:"  # of the attributes that optuna-dashboard reads
-
-
-def artifact_store(run_dir: Path) -> FileSystemArtifactStore:
-    """Return the folder of a study's artifacts, for upload and for optuna-dashboard."""
-    folder = run_dir / ARTIFACTS
-    folder.mkdir(parents=True, exist_ok=True)
-    return FileSystemArtifactStore(str(folder))
 
 
 def write_trial(
@@ -113,10 +105,10 @@ def draw_equity(folder: Path, title: str) -> None:
 
 
 def announcements(names: Sequence[str]) -> dict[str, str]:
-    """Return the system attributes by which optuna-dashboard finds a trial's artifacts.
+    """Return the system attributes by which optuna-dashboard finds files of a trial's folder.
 
-    `publish` writes the files. `optuna.artifacts.upload_artifact` does both at once, which is
-    impossible for a finished trial.
+    `sweepd.optimize.objectives.trial_files` opens them. `optuna.artifacts.upload_artifact` would
+    copy them.
     """
     described = map(_described, names)
     return {PREFIX + own: text for own, text in described}
@@ -145,24 +137,3 @@ def _described(name: str) -> tuple[str, str]:
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     meta = ArtifactMeta(artifact_id=str(uuid.uuid4()), filename=name, mimetype=kind, encoding=None)
     return meta.artifact_id, json.dumps(dataclasses.asdict(meta))
-
-
-def announced(run_dir: Path, trial: FrozenTrial, *, missing: bool = False) -> dict[str, Path]:
-    """Return the recorded artifacts of a trial: name to file.
-
-    Args:
-        run_dir: folder of the study.
-        trial: the trial.
-        missing: return only artifacts whose files do not exist.
-    """
-    metas = [json.loads(text) for key, text in trial.system_attrs.items() if key.startswith(PREFIX)]
-    files = {
-        str(meta["filename"]): run_dir / ARTIFACTS / str(meta["artifact_id"]) for meta in metas
-    }
-    return {name: file for name, file in files.items() if not (missing and file.exists())}
-
-
-def publish(run_dir: Path, folder: Path, trial: FrozenTrial) -> None:
-    """Copy the trial's recorded artifacts into the study's artifacts, if they are missing."""
-    for name, file in announced(run_dir, trial, missing=True).items():
-        write_atomic(file, (folder / name).read_bytes())

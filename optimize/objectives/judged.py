@@ -135,7 +135,7 @@ def judge(spec: StudySpec, evaluation: Evaluation) -> Judged:
         return Judged((evaluation.final,))
     values, limits = spec.values, spec.limits
     # A metric comes first: a constraint on `sharpe` is on this metric, whatever the objective is.
-    known = {spec.objective: evaluation.final, **(evaluation.record().metrics or {})}
+    known = {spec.objective: evaluation.final, **(evaluation.record.metrics or {})}
     for name in (*(value.name for value in values[1:]), *(limit.name for limit in limits)):
         if name not in known:
             recorded = ", ".join(known)

@@ -253,6 +253,20 @@ class Objective(ABC, Generic[Spec]):
         return []
 
     @abstractmethod
+    def draw(self, spec: Spec, folder: Path, title: str) -> None:
+        """Make the files of `Run.published` that `Run.write` did not write, such as pictures.
+
+        Args:
+            spec: the study's spec.
+            folder: with the files of a complete trial.
+            title: of the pictures.
+
+        Raises:
+            OSError: a file cannot be read or written.
+            RunError: the players of a league cannot be compared.
+        """
+
+    @abstractmethod
     def open(
         self, spec: Spec, bars: Bars | None, device: torch.device, say: Say, request: Request
     ) -> Run[Any]:

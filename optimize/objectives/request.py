@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from sweepd.envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.games.curriculum import Curriculum
+from sweepd.envs.games.parameters import game_params
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.study.record.specs import CRYPTO, Play
@@ -20,9 +19,6 @@ from sweepd.optimize.study.settings.market import CostSettings
 from sweepd.optimize.study.settings.setting import declared
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.subject import Subject, subject_of
-
-# Words of Python that are not JSON: as text, "False" would be true.
-_PYTHON_WORDS = {"true": True, "false": False, "none": None}
 
 
 @dataclass(frozen=True)
@@ -93,20 +89,3 @@ def parse_tickers(text: str | None) -> tuple[str, ...] | None:
             "all in the directory"
         )
     return tickers
-
-
-def game_params(scenario: str | None, env_param: Sequence[str]) -> dict[str, Any]:
-    """Return the parameters of a game. env_param: texts like NAME=VALUE."""
-    params: dict[str, Any] = {"scenario": scenario} if scenario else {}
-    for text in env_param:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise InputError(f"--env-param {text!r} is not valid: give NAME=VALUE, like length=0.7")
-        if name.strip() == WRAPPERS:
-            raise InputError(f"--env-param {text!r}: wrappers have a flag of their own, --wrapper")
-        try:
-            # JSON, so that numbers and booleans have their types; anything else is text.
-            params[name.strip()] = json.loads(value)
-        except json.JSONDecodeError:
-            params[name.strip()] = _PYTHON_WORDS.get(value.lower(), value)
-    return params

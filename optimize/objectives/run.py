@@ -45,9 +45,10 @@ class Evaluation(ABC):
     scores: tuple[float, ...]
     reasons: tuple[str, ...]
 
+    @property
     @abstractmethod
     def record(self) -> TrialRecord:
-        """Return scores, metrics and reason, to be recorded with the trial."""
+        """Scores, metrics and reason, to be recorded with the trial."""
 
     def rung_attributes(self, spec: StudySpec, rung: int) -> dict[str, Any]:  # noqa: ARG002
         """Return the trial attributes that keep the results of a rung (1 …)."""
@@ -228,7 +229,7 @@ class Run(ABC, Generic[State]):
 
     @abstractmethod
     def write(self, state: State, folder: Path, evaluation: Any) -> RecordedFile:
-        """Write all files of a complete trial except its pictures.
+        """Write all files of a complete trial except those that `Objective.draw` makes of them.
 
         Returns:
             The record of the file with the members' weights.
@@ -237,10 +238,6 @@ class Run(ABC, Generic[State]):
     def shown(self, state: State) -> tuple[str, ...]:  # noqa: ARG002 -- the same for all trials
         """Return those of `published` that this complete trial has, the last one included."""
         return self.published
-
-    @abstractmethod
-    def draw(self, folder: Path, title: str) -> None:
-        """Draw the pictures of a trial from the files of `write`."""
 
     def clean(self, folder: Path) -> None:  # noqa: ARG002 -- nothing by default
         """Delete what a finished trial needed while it trained, besides its checkpoints."""

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import is_plugin
-from sweepd.envs.support.validation import refused_parameters
+from sweepd.envs.support.validation import make_with
 from sweepd.optimize.objectives.command.function import FunctionObjective
 from sweepd.optimize.objectives.command.objective import CommandObjective
 from sweepd.optimize.objectives.games.objective import GameObjective
@@ -96,9 +96,5 @@ def check_request(request: Request) -> None:
         raise InputError(f"--seed {request.seed} must be at least 0")
     kind.check(request)
     check_population(request)
-    try:
-        params(**request.env_params)
-    except TypeError as error:
-        wrong = refused_parameters(params, request.env_params, error)
-        raise InputError(f"--env-param: {request.env} {wrong}") from None
+    make_with(params, request.env_params, f"--env-param: {request.env}")
     check_judged(request, kind)

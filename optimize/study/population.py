@@ -64,21 +64,16 @@ def _plans(
             if not storage.claim_waiting(handle.study_id, trial._trial_id, worker, total):
                 return _give_back(handle, claimed)
             claimed.append(trial._trial_id)
-    for number in numbers[len(members) :]:
-        created = storage.claim_new(handle.study_id, worker, total)
-        if created is None:
+    if missing := numbers[len(members) :]:
+        created = storage.claim_new(handle.study_id, worker, total, len(missing))
+        claimed += created
+        # Too few, or others if another worker creates trials, too.
+        if [storage.get_trial(own).number for own in created] != list(missing):
             return _give_back(handle, claimed)
-        claimed.append(created)
-        if storage.get_trial(created).number != number:  # another worker creates trials, too
-            return _give_back(handle, claimed)
-    plans: list[Plan] = []
-    for trial_id in claimed:
-        shape = handle.search.shape_known(plans[0].params) if plans else None
-        plan = handle.plan(trial_id, shape, total)
-        if plan is None:
-            continue
+    plans = list[Plan]()
+    for plan in handle.plan(claimed, None, total):
         if plans and plan.settings.shape != plans[0].settings.shape:
-            handle.fail(trial_id, "parameters: its shape is not that of its population")
+            handle.fail(plan.trial_id, "parameters: its shape is not that of its population")
             continue
         plans.append(plan)
     return plans

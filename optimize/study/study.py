@@ -64,6 +64,7 @@ class Plan:
         checkpoint: its newest recorded checkpoint.
         league: its opponents from the study's league; None until they are recorded.
         changes: of a member of a population, what it went on with after its rungs.
+        written: the attributes that this attempt has reported.
     """
 
     trial_id: int
@@ -76,6 +77,7 @@ class Plan:
     checkpoint: dict[str, Any] | None = None
     league: dict[str, Any] | None = None
     changes: list[Change] = field(default_factory=list)
+    written: dict[str, Any] = field(default_factory=dict)
 
     @property
     def note(self) -> dict[str, Any]:
@@ -291,10 +293,10 @@ class StudyHandle(StudyReader):
                 continue
             # False if another worker was faster.
             if self.storage.claim_waiting(self.study_id, waiting._trial_id, worker, total):
-                plan = self.plan(waiting._trial_id, {**(shape or {}), **known}, total)
-                if plan is not None:
-                    plans.append(plan)
-                    shape = self.search.shape_known(plan.params)
+                drawn = self.plan([waiting._trial_id], {**(shape or {}), **known}, total)
+                if drawn:
+                    plans += drawn
+                    shape = self.search.shape_known(drawn[0].params)
                     if alone:
                         return plans
         # Trials that have reported, or have opponents from the league, were interrupted: their
@@ -302,44 +304,63 @@ class StudyHandle(StudyReader):
         if any(plan.reported or plan.league is not None for plan in plans):
             return plans
         while len(plans) < size:
-            trial_id = self.storage.claim_new(self.study_id, worker, total)
-            if trial_id is None:
+            created = self.storage.claim_new(self.study_id, worker, total, size - len(plans))
+            if not created:
                 break
-            plan = self.plan(trial_id, shape, total)
-            if plan is not None:
-                plans.append(plan)
-                shape = self.search.shape_known(plan.params)
+            plans += self.plan(created, shape, total)
+            shape = self.search.shape_known(plans[0].params) if plans else None
         return plans
 
-    def plan(self, trial_id: int, shape: Mapping[str, Any] | None, total: int) -> Plan | None:
-        """Draw the missing parameters of a claimed trial. None if it failed or was lost."""
-        try:
-            try:
-                with self.cached.read_once(self.study_id, only_ours=True):
-                    known = self.cached.get_trial(trial_id)
+    def plan(
+        self, claimed: Sequence[int], shape: Mapping[str, Any] | None, total: int
+    ) -> list[Plan]:
+        """Draw the missing parameters of claimed trials, and write them in one transaction.
+
+        Args:
+            claimed: their row ids, in the order in which they are drawn.
+            shape: shape parameters that are given; None: the first one's are drawn, and the others
+                get them.
+            total: number of trials that the study shall have.
+
+        Returns:
+            The trials, without those that failed, for an error of their parameters, or were lost.
+        """
+        plans: list[Plan] = []
+        failed: dict[int, str] = {}
+        with self.cached.read_once(self.study_id, only_ours=True) as lost:
+            for trial_id in claimed:
+                known = self.cached.get_trial(trial_id)
+                try:
                     trial, params = self.search.draw(
                         self.cached, self.name, trial_id, known.number, shape, total
                     )
-                settings = self.space.resolve(params)
-                self.space.validate(params)
-            except (InputError, ValueError, TypeError) as error:
-                self.fail(trial_id, f"parameters: {error}")
-                return None
-        except TrialLost:
+                    settings = self.space.resolve(params)
+                    self.space.validate(params)
+                except (InputError, ValueError, TypeError) as error:
+                    failed[trial_id] = f"parameters: {error}"
+                    continue
+                shape = self.search.shape_known(params) if shape is None else shape
+                plans.append(
+                    Plan(
+                        trial_id,
+                        known.number,
+                        params,
+                        settings,
+                        derive_seed(self.spec.seed, "trial", known.number),
+                        trial,
+                        dict(known.intermediate_values),
+                        known.user_attrs.get(CHECKPOINT_KEY),
+                        known.user_attrs.get(LEAGUE_KEY),
+                        changes_of(known.user_attrs.get(CHANGES_KEY)),
+                    )
+                )
+        ends = [
+            TrialWrite(own, {REASON_KEY: reason}, end=TrialState.FAIL)
+            for own, reason in failed.items()
+        ]
+        for trial_id in lost | (self.end_all(ends) if ends else set()):
             self.storage.drop(trial_id)
-            return None
-        return Plan(
-            trial_id,
-            known.number,
-            params,
-            settings,
-            derive_seed(self.spec.seed, "trial", known.number),
-            trial,
-            dict(known.intermediate_values),
-            known.user_attrs.get(CHECKPOINT_KEY),
-            known.user_attrs.get(LEAGUE_KEY),
-            changes_of(known.user_attrs.get(CHANGES_KEY)),
-        )
+        return [plan for plan in plans if plan.trial_id not in lost]
 
     # -- telling
 
@@ -363,16 +384,18 @@ class StudyHandle(StudyReader):
         Returns:
             The row ids of the trials that were lost.
         """
-        values = [one.plan.reported.get(one.rung, one.value) for one in reports]
-        lost = self.storage.write(
-            [
-                TrialWrite(one.plan.trial_id, one.attributes, one.system, report=(one.rung, value))
-                for one, value in zip(reports, values, strict=True)
-            ]
-        )
-        for one, value in zip(reports, values, strict=True):
-            if one.plan.trial_id not in lost:
-                one.plan.reported[one.rung] = value
+        writes = []
+        for one in reports:
+            known = one.plan.written  # most attributes are the same at every rung
+            new = {k: v for k, v in one.attributes.items() if k not in known or known[k] != v}
+            value = one.plan.reported.get(one.rung, one.value)
+            report = one.rung, value
+            writes.append(TrialWrite(one.plan.trial_id, new, one.system, report=report))
+        lost = self.storage.write(writes)
+        for one, write in zip(reports, writes, strict=True):
+            if write.report is not None and write.trial_id not in lost:
+                one.plan.reported.update([write.report])
+                one.plan.written.update(write.attributes)
         return lost
 
     def record_change(self, plan: Plan, change: Change) -> None:
@@ -397,13 +420,6 @@ class StudyHandle(StudyReader):
     def end_all(self, ends: Sequence[TrialWrite]) -> set[int]:
         """End several trials in one transaction; return the row ids of those that were lost."""
         return self.storage.write(ends)
-
-    def complete(
-        self, trial_id: int, *values: float, attributes: Mapping[str, Any] = NOTHING
-    ) -> None:
-        """Finish a trial as COMPLETE with its values and attributes. Raises TrialLost."""
-        state = TrialState.COMPLETE
-        self.storage.write_one(TrialWrite(trial_id, attributes, end=state, values=values))
 
     def fail(self, trial_id: int, reason: str) -> None:
         """Fail a trial for a reason of its own. Raises TrialLost.

@@ -1,34 +1,31 @@
-"""Files of the trials in training: checkpoints, curves, members, back-test paths and plots.
+"""Files of the trials in training: checkpoints, curves, members and tables.
 
-A background thread writes most of them, and another one draws the plots, for which no rung waits.
-The order of writes makes a kill harmless at any time:
+A background thread writes most of them. The order of writes makes a kill harmless at any time:
 
 * A checkpoint is recorded in the database once its file is complete; then the previous file is
   deleted. No checkpoint is ever overwritten.
-* A trial is told COMPLETE once its members and paths are written. Its plot, and the copies for
-  optuna-dashboard, whose names are recorded before, follow. The next worker creates those that a
-  killed worker did not.
+* A trial is told COMPLETE once its members and tables are written. Pictures are drawn when somebody
+  looks at them, see `sweepd.optimize.objectives.trial_files`.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from optuna.trial import TrialState
 
-from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
-from sweepd.optimize.objectives.artifacts import announced, announcements, publish
+from sweepd.optimize.objectives.artifacts import announcements
 from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.objectives.run import Evaluation, Run, Training
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -40,8 +37,6 @@ from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
 from sweepd.optimize.tracking.picture import RUNG_VALUE
 from sweepd.optimize.worker.tracked import finite
-
-MOST_PLOTS = 50  # that may be left to draw: a worker that is stopped draws them before it ends
 
 
 class Background:
@@ -114,21 +109,18 @@ class Records:
         self.handle, self.run = handle, run
         self._lost, self._say = lost, say
         self._thread = Background("records")
-        self._plots = Background("plots")  # its jobs come from the other thread
         self._saved: dict[int, Progress] = {}  # progress in the newest checkpoint, by trial id
         self.pace = CheckpointPace(lambda: self._thread.left > 0)
         handle.run_dir.mkdir(parents=True, exist_ok=True)
 
     def wait(self) -> None:
-        """Wait until all but plots is on disk; raise the error of a failed write, e.g. OSError."""
+        """Wait until all is on disk; raise the error of a failed write, e.g. OSError."""
         self._thread.wait()
 
     def close(self) -> None:
-        """Write what is pending, and end the threads."""
-        with ExitStack() as stack:  # closes the last one first
-            for thread in (self._plots, self._thread):
-                stack.callback(thread.close)
-                stack.callback(thread.submit, self.handle.storage.remove_session)
+        """Write what is pending, and end the thread."""
+        self._thread.submit(self.handle.storage.remove_session)
+        self._thread.close()
 
     def ensure_folder(self) -> None:
         """Create the study's folder again if it was deleted.
@@ -151,21 +143,30 @@ class Records:
 
     # -- while a trial trains
 
-    def curves(self, training: Training, evaluation: Evaluation) -> None:
+    def curves(self, reached: Sequence[tuple[Training, Evaluation]]) -> None:
         """Write the training curves since the last rung and the rung's metrics for TensorBoard."""
-        taken, transitions = self.run.take_curves(training), self.handle.spec.transitions
-        folder = self.handle.run_dir / "tensorboard" / f"trial-{training.plan.number:05d}"
-        own = {RUNG_VALUE: evaluation.value, "objective": evaluation.final}
-        scores = finite({**(evaluation.record().metrics or {}), **own})
-        points = {
-            rollout * transitions: {f"train/{name}": value for name, value in values.items()}
-            for rollout, values in taken
-        }
-        at = self.handle.spec.rung_end(training.rung) * transitions
-        points[at] = points.get(at, {}) | {f"test/{name}": own for name, own in scores.items()}
-        # Hides what an interrupted attempt wrote after its last checkpoint.
-        first = taken[0][0] * transitions if taken else None
-        self._thread.submit(functools.partial(_write_events, folder, points, first))
+        spec = self.handle.spec
+        curves = []
+        for training, evaluation in reached:
+            value = {RUNG_VALUE: evaluation.value, "objective": evaluation.final}
+            scores = finite({**(evaluation.record.metrics or {}), **value})
+            end, taken = spec.rung_end(training.rung), self.run.take_curves(training)
+            curves.append((training.plan.number, taken, end, scores))
+
+        def job() -> None:
+            for number, taken, end, scores in curves:
+                points = {
+                    rollout * spec.transitions: {f"train/{name}": own for name, own in new.items()}
+                    for rollout, new in taken
+                }
+                test = {f"test/{name}": own for name, own in scores.items()}
+                points.setdefault(end * spec.transitions, {}).update(test)
+                # Hides what an interrupted attempt wrote after its last checkpoint.
+                first = taken[0][0] * spec.transitions if taken else None
+                folder = self.handle.run_dir / "tensorboard" / f"trial-{number:05d}"
+                _write_events(folder, points, first)
+
+        self._thread.submit(job)
 
     def checkpoints(self, trainings: Sequence[Training]) -> None:
         """Write checkpoints of those trials that have advanced since their last one.
@@ -331,9 +332,8 @@ class Records:
         return record.to_attributes(handle.spec), announcements(self.run.shown(training))
 
     def finished(self, training: Training) -> None:
-        """Delete the checkpoints of a finished trial, and draw its plot if it is complete."""
+        """Delete the checkpoints of a finished trial."""
         self._clean(training.plan.number)
-        self._plot(training.plan.trial_id)
 
     def dropped(self, training: Training) -> None:
         """Delete the checkpoints of a lost trial if another worker has finished it."""
@@ -342,17 +342,10 @@ class Records:
                 self._clean(training.plan.number)
 
     def finish_interrupted(self) -> None:
-        """Draw the plots and delete the checkpoints that a killed worker did not."""
+        """Delete the checkpoints of finished trials that a killed worker did not."""
         for trial in self.handle.trials():
             if trial.state.is_finished():
                 self._clean(trial.number)
-            here = (self.handle.trial_dir(trial.number) / self.run.published[-1]).exists()
-            if (
-                here
-                and trial.state == TrialState.COMPLETE
-                and announced(self.handle.run_dir, trial, missing=True)
-            ):
-                self._plot(trial._trial_id)
 
     def _clean(self, number: int) -> None:
         """Delete a finished trial's checkpoints and the incomplete files of killed workers."""
@@ -364,33 +357,6 @@ class Records:
             self.run.clean(folder)
 
         self._thread.submit(job)
-
-    def _plot(self, trial_id: int) -> None:
-        """Draw a trial's plot, after its folder has been cleaned, in a thread of its own."""
-
-        def job() -> None:
-            if self._plots.left >= MOST_PLOTS:
-                self._plots.wait()
-            self._plots.submit(functools.partial(self._publish, trial_id))
-
-        self._thread.submit(job)
-
-    def _publish(self, trial_id: int) -> None:
-        """Draw the plot of a complete trial, and write its files for optuna-dashboard."""
-        trial = self.handle.storage.get_trial(trial_id)
-        if trial.state != TrialState.COMPLETE:
-            return
-        folder = self.handle.trial_dir(trial.number)
-        title = f"{self.handle.name}, trial {trial.number}"
-        try:
-            missing = announced(self.handle.run_dir, trial, missing=True)
-            if not all((folder / name).exists() for name in missing):
-                self.run.draw(folder, title)
-            publish(self.handle.run_dir, folder, trial)
-        except (OSError, RunError) as error:
-            # The trial is complete without its plot, and the next worker tries again.
-            said = error.strerror if isinstance(error, OSError) else None
-            self._say(f"trial {trial.number}: its plot could not be drawn ({said or error})")
 
 
 def _write_events(

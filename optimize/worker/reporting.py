@@ -195,7 +195,7 @@ class TrialReporter:
 
     def _attributes(self, training: Training, evaluation: Evaluation) -> dict[str, Any]:
         plan = training.plan
-        found = evaluation.record()
+        found = evaluation.record
         if found.warning is not None and not self._warned:
             self._warned = True  # trials of one game have the same fault
             text = f"warning: trial {plan.number}: {found.warning}"

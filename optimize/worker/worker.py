@@ -48,7 +48,7 @@ from sweepd.optimize.worker.tracked import TrackedStudy
 OnNewBest = Callable[[StudyHandle], None]
 WAIT_SECONDS = 2.0
 PATIENCE_SECONDS = 600.0
-REFRESH_SECONDS = 2.0  # at rungs at which no trial ends, as reading a study takes long
+REFRESH_SECONDS = 5.0  # at rungs at which no trial ends, as reading a study takes long
 
 
 class Outcome(Enum):
@@ -435,8 +435,8 @@ class Worker:
                 continue
             training.rung += 1
             training.undecided = self.evolution is not None and training.rung < self.spec.rungs
-            self.records.curves(training, evaluation)
             reached.append((training, evaluation))
+        self.records.curves(reached)
         reported = self.reporter.report(reached)
         for training, evaluation in reported:
             self.tell("on_rung", training.plan.number, training.rung, evaluation.value)

@@ -44,8 +44,20 @@ class StorageTestCase(pytest_storages.StorageTestCase):
         claims = [one.claim_waiting(study._study_id, ids[0], "w", 3) for one in (storage, other)]
         assert claims == [True, False], "both workers have claimed the waiting trial"
         made = [one.claim_new(study._study_id, "w", 3) for one in (storage, other, storage, other)]
-        assert sum(own is not None for own in made) == 2, "the total is exceeded or not reached"
-        assert len({*ids, *made} - {None}) == len(study.trials) == 3
+        assert list(map(len, made)) == [1, 1, 0, 0], "the total is exceeded or not reached"
+        assert len({*ids, *made[0], *made[1]}) == len(study.trials) == 3
+
+    def test_trials_claimed_together_have_the_numbers_up_to_the_total(
+        self, storage: StudyStorage
+    ) -> None:
+        """Their row ids come in the order of their numbers, and each is held."""
+        study = study_on(storage)
+        made = [*storage.claim_new(study._study_id, "w", 5, 2)]
+        made += storage.claim_new(study._study_id, "w", 5, 9)
+        assert [trial._trial_id for trial in study.trials] == made
+        assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
+        assert {trial.state for trial in study.trials} == {TrialState.RUNNING}
+        assert set(storage.held()) == set(made)
 
     def test_a_waiting_trial_is_not_counted_twice(self, storage: StudyStorage) -> None:
         """No new trial where those that wait are the total; they may be claimed up to it."""
@@ -53,7 +65,7 @@ class StorageTestCase(pytest_storages.StorageTestCase):
         for x in (1.0, 2.0):
             study.enqueue_trial({"x": x})
         first, second = (trial._trial_id for trial in study.trials)
-        assert storage.claim_new(study._study_id, "w", 2) is None
+        assert not storage.claim_new(study._study_id, "w", 2)
         assert storage.claim_waiting(study._study_id, second, "w", 1)
         assert not storage.claim_waiting(study._study_id, first, "w", 1)
 
@@ -62,8 +74,7 @@ class StorageTestCase(pytest_storages.StorageTestCase):
     ) -> None:
         """A worker whose trial was given to another one changes nothing of it any more."""
         study = study_on(storage)
-        trial_id = storage.claim_new(study._study_id, "old", 1)
-        assert trial_id is not None
+        [trial_id] = storage.claim_new(study._study_id, "old", 1)
         trial = optuna.Trial(study, trial_id)
         trial.suggest_float("x", 0, 1)
         trial.report(1.0, 1)

@@ -81,6 +81,7 @@ PPO_CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "gru": (toy(ToyEnv), {"recurrent": "gru", "bptt": 4}),
     "lstm": (toy(ChoiceEnv), {"recurrent": "lstm", "bptt": 4}),
     "turns": (nim, {}),
+    "turns, gru": (nim, {"recurrent": "gru", "bptt": 4}),
     "per seat": (nim, PER_SEAT),
 }
 

@@ -18,12 +18,14 @@ from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.demo_market import make_planted_market
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.objectives.members.trainer import Trainer
+from sweepd.optimize.objectives.trial_files import trial_files
 from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.study import Plan, StudyHandle
 from tests.optimize.conftest import SPACE, TRAIN
 from tests.optimize.objectives.command.programs import PYTHON, alive, pids, program
 
 GONE_SECONDS = 5.0  # for what a killed worker has started to end
+FILES = {"equity.png", "paths.parquet"}  # of a trial on a market
 
 
 class Kind(ABC):
@@ -66,9 +68,8 @@ class MarketKind(Kind):
                     f"the members of trial {trial.number} of {handle.name} are not the recorded "
                     "ones"
                 )
-            picture = handle.trial_dir(trial.number) / "equity.png"
-            if not picture.read_bytes().endswith(b"IEND\xaeB`\x82"):
-                yield f"the plot of trial {trial.number} of {handle.name} is incomplete"
+            if {path.name for path in trial_files(handle, trial.number)} != FILES:
+                yield f"files of trial {trial.number} of {handle.name} are missing"
 
     def same(self, handle: StudyHandle, trial: FrozenTrial) -> bool:
         torch.set_num_threads(1)

@@ -25,6 +25,9 @@ from optuna.trial import FrozenTrial
 from sqlalchemy.pool import NullPool
 
 from sweepd.optimize.objectives.pace import CheckpointPace
+from sweepd.optimize.objectives.trial_files import trial_files
+from sweepd.optimize.study.record.database import open_to_read
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.worker import telemetry
 from tests.entry_point import answer, enter, run_sweepd
 from tests.golden.contents import contents, indented, listing, page
@@ -85,8 +88,15 @@ class Recorder:
         self.keep(f"study-{name}.json", indented(record))
 
     def run_files(self, study: str) -> None:
-        """Keep the files of a study."""
-        self.keep(f"files-{study}.txt", listing(self.run_dir(study)))
+        """Draw the pictures of a study's trials, and keep its files."""
+        folder = self.run_dir(study)
+        storage = open_to_read(f"sqlite:///{folder.parent}/sweepd.db")
+        reader = StudyReader(storage, study, folder.parent)
+        for trial in reader.judged():
+            trial_files(reader, trial.number)
+        for engine in (storage.engine, storage.optuna().engine):
+            engine.dispose()
+        self.keep(f"files-{study}.txt", listing(folder))
 
     def run_dir(self, study: str) -> Path:
         """Return the folder of a study's files."""

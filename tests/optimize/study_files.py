@@ -7,14 +7,16 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.trial import TrialState
 
 from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.database.storage import NOTHING, TrialWrite
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.study import StudyHandle, create_study
@@ -45,6 +47,14 @@ def make_handle(folder: Path, spec: StudySpec) -> StudyHandle:
     storage = open_storage(storage_url(None, folder / "runs"))
     assert create_study(storage, "s", spec, folder / "runs", {})
     return StudyHandle(storage, "s")
+
+
+def finish(
+    handle: StudyHandle, trial_id: int, *values: float, attributes: Mapping[str, Any] = NOTHING
+) -> None:
+    """Finish a held trial as COMPLETE with its values and attributes."""
+    write = TrialWrite(trial_id, attributes, end=TrialState.COMPLETE, values=values)
+    assert not handle.end_all([write])
 
 
 def numbers(folder: Path, url: str | None = None) -> dict[int, Any]:

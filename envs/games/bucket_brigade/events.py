@@ -37,8 +37,15 @@ def draw_events(
 def side_by_side(members: Sequence[Numbers]) -> Numbers:
     """Return the numbers of several members, (nights, ..., their games); zeros for missing names."""
     names = {name: own for numbers in members for name, own in numbers.items()}
+
+    def part(numbers: Numbers, name: str, like: Tensor) -> Tensor:
+        if name in numbers:
+            return numbers[name]
+        games = next(iter(numbers.values())).shape[-1]
+        return like.new_zeros(*like.shape[:-1], games)
+
     return {
-        name: torch.cat([numbers.get(name, torch.zeros_like(like)) for numbers in members], -1)
+        name: torch.cat([part(numbers, name, like) for numbers in members], -1)
         for name, like in names.items()
     }
 

@@ -25,6 +25,7 @@ from sweepd.envs.games.bucket_brigade.events import (
     evaluate,
     side_by_side,
 )
+from sweepd.envs.games.bucket_brigade.mixture import Params
 from sweepd.envs.games.bucket_brigade.native import STEP, NativeBrigade
 from sweepd.envs.games.bucket_brigade.observation import ObservationEncoder
 from sweepd.envs.games.bucket_brigade.rules import NightEvents, Rules
@@ -33,6 +34,8 @@ from sweepd.envs.games.drawn_ahead import Numbers
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.upload import upload
 
+# Draws numbers of so many games of these parameters.
+Draw = Callable[[BucketParams, int, Uniform], Numbers]
 _MOST = 254  # largest number of a choice that is recorded as it is, in a byte; 255 is below 0
 
 
@@ -58,7 +61,7 @@ class BucketBrigade(BatchedGame):
 
     def __init__(
         self,
-        params: BucketParams | Sequence[BucketParams],
+        params: Params | Sequence[Params],
         envs_per_member: int,
         *,
         together: int = 1,
@@ -70,8 +73,8 @@ class BucketBrigade(BatchedGame):
         """Make the environment. Call `reset` before the first step.
 
         Args:
-            params: One per member, or one for a single member; all with the same numbers of houses
-                and agents.
+            params: One per member, or one for a single member: parameters or a mixture of
+                scenarios, all with the same numbers of houses and agents.
             envs_per_member: Rows per member, a multiple of the number of agents.
             together: Number of consecutive members that share their games.
             scaled: Whether observations and rewards are encoded for learning, or the game's own.
@@ -86,7 +89,7 @@ class BucketBrigade(BatchedGame):
         self.scaled = self.prescaled = scaled
         super().__init__(params, envs_per_member, device=device, debug=debug, native=native)
 
-    def _set_seats(self, params: Sequence[BucketParams]) -> None:
+    def _set_seats(self, params: Sequence[Params]) -> None:
         """See `BatchedGame._set_seats`."""
         self.num_houses, self.num_agents = params[0].num_houses, params[0].num_agents
         if self.together < 1 or self.num_members % self.together:
@@ -96,9 +99,11 @@ class BucketBrigade(BatchedGame):
             )
         self._set_rows_per_game(self.num_agents)
 
-    def prepare(self, params: Sequence[BucketParams]) -> None:
+    def prepare(self, params: Sequence[Params]) -> None:
         """See `BatchedRules.prepare`."""
         self._params = list(params)
+        # Of members with a mixture of scenarios: the scenario of each game.
+        self._dealt = [self._deal_scenarios(own, 0) for own in params]
         houses, agents, games, device = (
             self.num_houses,
             self.num_agents,
@@ -124,62 +129,102 @@ class BucketBrigade(BatchedGame):
         super()._make_state()
         del self.final["progress"]
 
-    def configure_member(self, member: int, params: BucketParams) -> None:
-        """See `GameEnv.configure_member`."""
+    def configure_member(self, member: int, params: Params) -> None:
+        """See `GameEnv.configure_member`. A mixture's scenarios are dealt at the next reset."""
         if (params.num_houses, params.num_agents) != (self.num_houses, self.num_agents):
             raise InputError(
                 "members of one batch of Bucket Brigade must have the same num_houses and "
                 "num_agents"
             )
         super().configure_member(member, params)
-        games = self.games_of(member)
         self._params[member] = params
-        self.rules.configure(games, params)
+        self._configure_games(member, self._deal_scenarios(params, 0))
+
+    def _deal_scenarios(self, params: Params, seed: int) -> Tensor | None:
+        """Return the scenario of each of a member's games; None if there is one."""
+        if isinstance(params, BucketParams):
+            return None
+        return params.deal(self.games_per_member, seed)
+
+    def _configure_games(self, member: int, dealt: Tensor | None) -> None:
+        """Set the rules of a member's games. dealt: as `_deal_scenarios` returns it."""
+        params, games = self._params[member], self.games_of(member)
+        self._dealt[member] = dealt
+        if isinstance(params, BucketParams):
+            self._configure_part(games, params, member, 0)
+        else:
+            assert dealt is not None
+            for place, part in enumerate(sorted(set(dealt.tolist()))):
+                here = upload(games.start + (dealt == part).nonzero().view(-1), self.device)
+                self._configure_part(here, params.parts[part], member, place)
         # Where no game is in continuous mode, it is the rules' own.
         self.state["progress"] = self.state["progress"].clone()
-        self.encoder.configure(games, params)
-        self.scale[games] = params.reward_scale if self.scaled else 1.0
         self.reward_unit = self.scale[self._game_of]
 
-    def numeric(self, params: BucketParams) -> dict[str, float]:
+    def _configure_part(
+        self, games: slice | Tensor, params: BucketParams, member: int, part: int
+    ) -> None:
+        self.rules.configure(games, params, member, part)
+        self.encoder.configure(games, params)
+        self._limit[games] = params.max_nights
+        self.scale[games] = params.reward_scale if self.scaled else 1.0
+
+    def numeric(self, params: Params) -> dict[str, float]:
         """See `BatchedRules.numeric`. `Rules` has them."""
         del params
         return {}
 
-    def step_limit(self, params: BucketParams) -> int:
+    def step_limit(self, params: Params) -> int:
         """See `BatchedRules.step_limit`."""
         return params.max_nights
 
-    def shortest_episode(self, params: BucketParams) -> int:
+    def shortest_episode(self, params: Params) -> int:
         """See `BatchedRules.shortest_episode`."""
         return params.shortest_game
 
     def draw_steps(self, members: slice, steps: int) -> Numbers:
         """See `BatchedGame.draw_steps`."""
-        native, each = self.native_rules, self.games_per_member
+        native = self.native_rules
         by = evaluate if native is None else native.evaluate
 
-        def events(params: BucketParams, uniform: Uniform) -> Numbers:
-            return draw_events(params, steps, each, uniform, by)
+        def events(params: BucketParams, games: int, uniform: Uniform) -> Numbers:
+            return draw_events(params, steps, games, uniform, by)
 
         return self._of_each(members, events)
 
     def draw_first(self, members: slice) -> Numbers:
         """See `BatchedGame.draw_first`."""
 
-        def starts(params: BucketParams, uniform: Uniform) -> Numbers:
+        def starts(params: BucketParams, games: int, uniform: Uniform) -> Numbers:  # noqa: ARG001
             return {"starts": draw_starts(params, 1, uniform)}
 
         return self._of_each(members, starts)
 
-    def _of_each(self, members: slice, draw: Callable[[BucketParams, Uniform], Numbers]) -> Numbers:
+    def _of_each(self, members: slice, draw: Draw) -> Numbers:
         """Return side by side what is drawn for each member from its own stream."""
-        every = range(members.start, members.stop)
-        return side_by_side([draw(self._params[one], self._uniform_of(one)) for one in every])
+        return side_by_side(
+            [self._drawn(member, draw) for member in range(members.start, members.stop)]
+        )
 
-    def _uniform_of(self, member: int) -> Uniform:
+    def _drawn(self, member: int, draw: Draw) -> Numbers:
+        """Return what is drawn for a member; scenario by scenario for the games of a mixture."""
+        params, dealt, each = self._params[member], self._dealt[member], self.games_per_member
+        if isinstance(params, BucketParams):
+            return draw(params, each, self._uniform_of(member, each))
+        assert dealt is not None
+        counts = torch.bincount(dealt, minlength=len(params.parts)).tolist()
+        made = [
+            draw(part, count, self._uniform_of(member, count))
+            for part, count in zip(params.parts, counts, strict=True)
+            if count
+        ]
+        # From the order of scenarios to that of games.
+        places = upload(dealt.argsort(stable=True).argsort(), self.device)
+        return {name: own[..., places] for name, own in side_by_side(made).items()}
+
+    def _uniform_of(self, member: int, games: int) -> Uniform:
         def uniform(nights: int) -> Tensor:
-            shape = nights, self.num_houses, self.games_per_member
+            shape = nights, self.num_houses, games
             return self._streams.member_uniform(member, *shape, dtype=torch.float32)
 
         return uniform
@@ -292,6 +337,9 @@ class BucketBrigade(BatchedGame):
         group, place = divmod(member, self.together)
         if seed is not None and place == 0 and self.rematches:
             self._dealers.seed(group, derive_seed("deal", seed))
+        if seed is not None and self._dealt[member] is not None:
+            dealt = self._deal_scenarios(self._params[member], derive_seed("scenarios", seed))
+            self._configure_games(member, dealt)
         super().reset_member(member, seed)
         rows = self._rows(member)
         self._deal(rows, torch.arange(rows.start, rows.stop, device=self.device))
@@ -307,6 +355,8 @@ class BucketBrigade(BatchedGame):
         group, place = divmod(member, self.together)
         seats = self._seat_of[self._rows(member)] - self._rows(member - place).start
         own = {"seats": seats, "dealer": self._dealers.state(group)}
+        dealt = self._dealt[member]
+        own |= {} if dealt is None else {"scenarios": dealt}
         return super().get_member(member) | on_cpu(own)
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
@@ -315,6 +365,8 @@ class BucketBrigade(BatchedGame):
         The state of members that play together is exact once all of them are restored, in the same
         order, in any group.
         """
+        if "scenarios" in state:
+            self._configure_games(member, state["scenarios"])
         super().set_member(member, state)
         group, place = divmod(member, self.together)
         seats = state["seats"].to(self.device) + self._rows(member - place).start

@@ -231,7 +231,7 @@ def _results(found: Library, params: list[BucketParams], scaled: bool) -> list[T
     rules = Rules(houses, agents, games, cpu)
     encoder = ObservationEncoder(houses, agents, games, scaled=scaled, device=cpu)
     for member, own in enumerate(params):
-        rules.configure(slice(member * each, (member + 1) * each), own)
+        rules.configure(slice(member * each, (member + 1) * each), own, member)
         encoder.configure(slice(member * each, (member + 1) * each), own)
     age = torch.zeros(games, dtype=torch.int64)
     final = {"houses": torch.zeros(houses, games, dtype=torch.uint8), "acts": rules.no_acts.clone()}

@@ -73,7 +73,7 @@ class ObservationEncoder:
             ]
             self._order = torch.tensor(at, device=device)
 
-    def configure(self, games: slice, params: BucketParams) -> None:
+    def configure(self, games: slice | Tensor, params: BucketParams) -> None:
         """Set the scenario that is observed in some games."""
         numbers = torch.tensor(params.observed(), dtype=torch.float64)
         if self.scaled:

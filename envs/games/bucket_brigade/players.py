@@ -32,8 +32,13 @@ class Sight(NamedTuple):
         return self.agent % self.burning.shape[1]
 
 
+def sight(encoder: ObservationEncoder, obs: Tensor) -> Sight:
+    """Return what players decide by, from observations (rows, size)."""
+    return Sight(encoder.houses_in(obs) == BURNING, encoder.agent_in(obs), encoder.num_agents)
+
+
 class Theta(NamedTuple):
-    """Probabilities by which a heuristic player decides.
+    """Probabilities by which a heuristic player decides, or (rows,) tensors of those of many.
 
     The original has ten such numbers; the other six have no effect.
 
@@ -44,10 +49,10 @@ class Theta(NamedTuple):
         rest: See `work`.
     """
 
-    honesty: float
-    work: float
-    own_first: float
-    rest: float
+    honesty: float | Tensor
+    work: float | Tensor
+    own_first: float | Tensor
+    rest: float | Tensor
 
 
 # Maps what a player sees and (rows, 4) uniform numbers in [0, 1) to actions, (rows, 3) int64.
@@ -87,7 +92,7 @@ def specialist(sight: Sight, uniform: Tensor) -> Tensor:  # noqa: ARG001
 
 
 def heuristic(theta: Theta) -> Player:
-    """Return a player with those probabilities."""
+    """Return a player with those probabilities, or the players of the rows."""
 
     def play(sight: Sight, uniform: Tensor) -> Tensor:
         # The four numbers decide, in this order: work or rest, own house first, which other
@@ -136,11 +141,8 @@ class ScriptedPolicy:
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return (rows, 3) int64 actions for (rows, size) observations."""
-        burning = self._encoder.houses_in(obs) == BURNING
         uniform = torch.rand(len(obs), 4, generator=self._generator).to(obs.device)
-        return self._player(
-            Sight(burning, self._encoder.agent_in(obs), self._encoder.num_agents), uniform
-        )
+        return self._player(sight(self._encoder, obs), uniform)
 
 
 def _any_burning(burning: Tensor, uniform: Tensor, otherwise: Tensor) -> Tensor:

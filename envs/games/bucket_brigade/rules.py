@@ -129,8 +129,7 @@ class Rules:
         self._min_nights = new(dtype=torch.int64)
         self._burns_out, self._lasts = new(dtype=torch.bool), new(dtype=torch.bool)
         self._quiet_ends, self._start_counts = new(dtype=torch.bool), new(dtype=torch.bool)
-        # By first game.
-        self._rules: dict[int, BucketParams] = {}
+        self._rules: dict[int, list[BucketParams]] = {}  # by member
         self.positional = self.continuous = self.shaped = False
 
         # House h belongs to agent h mod N: viewed as rows of N houses, the last one padded, a sum
@@ -144,8 +143,17 @@ class Rules:
             torch.arange(3, dtype=torch.uint8, device=device).view(-1, 1).repeat(1, games)
         )
 
-    def configure(self, games: slice, params: BucketParams) -> None:
-        """Set the rules of some games."""
+    def configure(
+        self, games: slice | Tensor, params: BucketParams, member: int = 0, part: int = 0
+    ) -> None:
+        """Set the rules of some games.
+
+        Args:
+            games: their places; part k of a member is configured after part 0.
+            params: the rules.
+            member: whose games they are.
+            part: of the member's games, if they have different rules.
+        """
         p = params
 
         def per_agent(name: str) -> Tensor:
@@ -185,8 +193,10 @@ class Rules:
             p.homes, dtype=torch.int16, device=self.device
         ).unsqueeze(1)
 
-        self._rules[games.start] = p
-        every = self._rules.values()
+        if part == 0:
+            self._rules[member] = []
+        self._rules[member].append(p)
+        every = [one for own in self._rules.values() for one in own]
         self.continuous = any(one.continuous for one in every)
         self.positional = any(
             one.action_validity_mode == "adjacent_only" or one.distance_cost_alpha for one in every

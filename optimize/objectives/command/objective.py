@@ -14,7 +14,7 @@ import torch
 
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.objectives.command.run import CommandRun
+from sweepd.optimize.objectives.command.run import CommandRun, draw_curves
 from sweepd.optimize.objectives.command.words import check_names, check_program, split_words
 from sweepd.optimize.objectives.objective import Objective, Say
 from sweepd.optimize.objectives.request import Request
@@ -161,6 +161,9 @@ class CommandObjective(Objective[CommandSpec]):
         device: torch.device,  # noqa: ARG002
     ) -> dict[str, Any]:
         return {"seeds": seeds, "trials_per_batch": 1}
+
+    def draw(self, spec: CommandSpec, folder: Path, title: str) -> None:  # noqa: ARG002
+        draw_curves(folder, title)
 
     def open(
         self,

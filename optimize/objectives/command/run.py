@@ -65,6 +65,7 @@ class CommandEvaluation(Evaluation):
             found if self.interval.empty else {**found, interval_key(rung): self.interval.to_dict()}
         )
 
+    @cached_property
     def record(self) -> TrialRecord:
         own = self.interval
         bounds = {"mean_low": own.low, "mean_high": own.high} if own.known else {}
@@ -366,9 +367,6 @@ class CommandRun(Run[CommandTraining]):
     def shown(self, state: CommandTraining) -> tuple[str, ...]:
         """Return the published files, with the picture if there is a curve to see."""
         return self.published if any(len(job.reports) > 1 for job in state.jobs) else (MANIFEST,)
-
-    def draw(self, folder: Path, title: str) -> None:
-        draw_curves(folder, title)
 
     def clean(self, folder: Path) -> None:
         clean(folder)

@@ -19,7 +19,7 @@ from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.phase_files import parse_curriculum
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.validation import refused_parameters
+from sweepd.envs.support.validation import make_with
 from sweepd.optimize.study.record.specs import GameSpec
 
 
@@ -62,10 +62,7 @@ def phase_params(game: Game, phase: Phase, number: int, env: Mapping[str, Any]) 
         InputError: a parameter of the phase is unknown, or its value is not valid.
     """
     try:
-        return game.params(**{**env, **phase.env})
-    except TypeError as error:
-        wrong = refused_parameters(game.params, phase.env, error)
-        raise InputError(f"phase {number}: env: {game.name} {wrong}") from None
+        return make_with(game.params, {**env, **phase.env}, game.name)
     except InputError as error:
         raise InputError(f"phase {number}: env: {error}") from None
 

@@ -15,6 +15,7 @@ from sweepd.agents.engine.program import Act
 from sweepd.agents.policy.duels import FrozenEntrant, duel_report, play_duels
 from sweepd.agents.policy.exact_league import exact_league
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.agents.policy.league_pictures import draw_duels
 from sweepd.agents.policy.members import Member
 from sweepd.agents.policy.ratings import draw_ratings
 from sweepd.envs.core.vec_env import Legal
@@ -23,7 +24,6 @@ from sweepd.envs.games.pairings import Entrant, block_uniforms, play_pairs, scri
 from sweepd.envs.games.play import EpisodeResults
 from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.files import write_atomic
-from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
 
 LEAGUE_DEALS = 24  # of every pair in a trial's league, each played in both seatings
 
@@ -56,13 +56,14 @@ class ActEntrant(Entrant):
 
         def act(obs: Tensor, live: Tensor | None = None, legal: Legal | None = None) -> Tensor:
             nonlocal begun
-            del live  # networks that play in turns have no memory
             if not begun:
                 # Recurrent states may be left of an earlier evaluation.
                 everybody = torch.ones(len(obs), dtype=torch.bool, device=obs.device)
                 getattr(self._act, "done", lambda _: None)(everybody)
                 begun = True
             given: dict[str, Any] = {} if legal is None else {"legal": legal}
+            if live is not None:
+                given["live"] = live
             if self._sampled:
                 given["uniforms"] = draw(obs, cast(Any, self._act).uniforms)
             actions = cast(Any, self._act)(obs, **given)
@@ -177,33 +178,3 @@ def write_duels(
     draw_duels(folder / "league.png", league, title)
     figure = draw_ratings(duels.ratings(), title)
     write_atomic(folder / "ratings.png", lambda path: figure.savefig(path, format="png"))
-
-
-def draw_duels(path: Path, league: dict[str, Any], title: str) -> None:
-    """Draw every pair's points with intervals and counts of games, and the equilibrium."""
-    from matplotlib.figure import Figure
-
-    names = league["players"]
-    mean, low, high = (np.array(league["points"][key]) for key in ("mean", "low", "high"))
-    count = len(names)
-    figure = Figure(figsize=(2.6 + 1.1 * count, 2.2 + 0.5 * count), dpi=100)
-    axes = figure.add_axes((0.2, 0.3, 0.77, 0.58))
-    axes.imshow(mean, aspect="auto", cmap="RdYlGn", vmin=0.0, vmax=1.0, alpha=0.6)
-    for row, column in np.ndindex(count, count):
-        if row == column:
-            continue
-        counts = "-".join(str(league[key][row][column]) for key in ("wins", "draws", "losses"))
-        ends = f"{100 * low[row, column]:.0f} to {100 * high[row, column]:.0f}"
-        text = f"{100 * mean[row, column]:.0f}% ({ends})\n{counts}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=7)
-    axes.set_xticks(range(count), names, rotation=60, ha="right", fontsize=8)
-    axes.set_yticks(range(count), names, fontsize=8)
-    axes.set_title(
-        "points of the row's player with 95% interval; won, drawn, lost of "
-        f"{league['games']} games",
-        fontsize=9,
-    )
-    found = league["equilibrium"]["all"]
-    figure.text(0.02, 0.03, f"equilibrium: {equilibrium_words(found, digits=2)}", fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    write_atomic(path, lambda target: figure.savefig(target, format="png"))

@@ -108,6 +108,7 @@ class GameEvaluation(Evaluation):
             found[blocks_key(rung)] = block_means(self.games).tolist()
         return found
 
+    @cached_property
     def record(self) -> TrialRecord:
         metrics = self.metrics()
         return TrialRecord(

@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 import torch
+from pyarrow import parquet
 from torch import Tensor
 
 from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.engine.acting import Actors
 from sweepd.agents.engine.play_stats import play_names
 from sweepd.agents.engine.program import Act
 from sweepd.agents.networks.shape import PER_SEAT, SHARED, Shape
 from sweepd.agents.policy.duels import FrozenEntrant
 from sweepd.agents.policy.exact import nash_conv, plans
 from sweepd.agents.policy.frozen import FrozenPolicy
-from sweepd.agents.policy.members import Member, load_members
+from sweepd.agents.policy.members import Member
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
@@ -36,21 +38,17 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.formatting import counted
 from sweepd.optimize.objectives.games.curriculum import LoadBundle, spec_curriculum
-from sweepd.optimize.objectives.games.duels import judge_members, write_duels
-from sweepd.optimize.objectives.games.evaluation import (
-    GameEvaluation,
-    judge_episodes,
-    mean_interval,
-)
+from sweepd.optimize.objectives.games.duels import judge_members
+from sweepd.optimize.objectives.games.evaluation import GameEvaluation, judge_episodes
 from sweepd.optimize.objectives.games.judging import Infos, game_objective
 from sweepd.optimize.objectives.games.league import StudyLeague
-from sweepd.optimize.objectives.games.league_artifacts import draw_league, write_league
 from sweepd.optimize.objectives.games.phased_opponents import begun_phases
 from sweepd.optimize.objectives.games.phased_training import (
     LeaguePlayer,
     PhasedTraining,
     phased_opponents,
 )
+from sweepd.optimize.objectives.games.pictures import has_league
 from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
 from sweepd.optimize.study.checkpoint import State
 from sweepd.optimize.study.record.specs import GameSpec
@@ -288,16 +286,25 @@ class GameExperiment(Experiment):
 
     def _acting(self, act: Act, env: GameEnv, program: int) -> Act:
         """Return how the members of a program (0 …) act in an evaluation, from observations alone."""
-        legally: Any = partial(cast(Any, act), legal=env.action_mask) if env.spec.masked else act
-        if not self._sampled:
-            return cast(Act, legally)
+        recurrent = isinstance(act, Actors) and bool(act.shape.recurrent)
+        waits = recurrent and env.spec.has_absent_agents
         # Members are blocks of rows with the same numbers (see `block_uniforms`), unless they play
         # episodes of their own.
         own = self.spec.own_episodes
         block, names = (env.num_envs, (program,)) if own else (env.envs_per_member, ())
         draw = block_uniforms(block, derive_seed(self.spec.seed, "evaluation", "play", *names))
-        columns = cast(Any, act).uniforms
-        return lambda obs: legally(obs, uniforms=draw(obs, columns))
+
+        def acting(obs: Tensor) -> Tensor:
+            given: dict[str, Any] = {}
+            if env.spec.masked:
+                given["legal"] = env.action_mask
+            if waits:  # the state of an absent agent
+                given["live"] = env.present()
+            if self._sampled:
+                given["uniforms"] = draw(obs, cast(Any, act).uniforms)
+            return cast(Tensor, cast(Any, act)(obs, **given))
+
+        return acting
 
     def _judge_versus(
         self, act: Act, slots: int, here: int, ask: Callable[[], None]
@@ -365,34 +372,17 @@ class GameExperiment(Experiment):
     @property
     def published(self) -> tuple[str, ...]:
         """With the league of the trial's members if the game has several players."""
-        league = ("league.png", "league.json") if self._in_league else ()
-        ratings = ("ratings.png",) if self._in_league and self.opponents else ()
+        league = ("league.png", "league.json") if has_league(self.game, self.spec) else ()
+        ratings = ("ratings.png",) if league and self.opponents else ()
         return ("returns.png", *league, *ratings, "episodes.parquet")
 
-    @property
-    def _in_league(self) -> bool:
-        return self.seats > 1 and not self.game.external and self.algorithm.frozen
-
     def write(self, folder: Path, evaluation: GameEvaluation) -> None:
-        frame = episode_frame(evaluation.episodes)
-        write_atomic(folder / "episodes.parquet", lambda path: frame.to_parquet(path, index=False))
+        table = episode_table(evaluation.episodes)
+        write_atomic(folder / "episodes.parquet", lambda path: parquet.write_table(table, path))
         own = evaluation.return_interval
         metrics = evaluation.metrics() | {"resampled": own.resampled, "interval": own.method}
         metrics |= {} if evaluation.warning is None else {"warning": evaluation.warning}
         write_atomic(folder / "metrics.json", json.dumps(metrics, indent=1))
-
-    def draw(self, folder: Path, title: str) -> None:
-        if self._in_league:
-            members = load_members(folder / "members.safetensors")
-            seed = derive_seed(self.spec.seed, "league")
-            params = self.game.params(**self.spec.env)
-            if self.opponents:
-                write_duels(folder, self.game, params, members, seed, title, sampled=self._sampled)
-            else:
-                write_league(folder, self.game, params, members, seed, sampled=self._sampled)
-                draw_league(folder, title)
-        of_game = "points of a game" if self.opponents else "return of an episode"
-        draw_returns(folder, title, of_game)
 
 
 def check_algorithm(name: str, environment: str, env: VecEnv) -> None:
@@ -427,15 +417,17 @@ def _check_networks(spec: GameSpec, env: GameEnv) -> None:
     """
     space = study_space(spec)
     policies = space.tables["shape"].get("policies")
-    if policies is not None and PER_SEAT in policies.values and env.spec.seat_column is None:
+    if policies is None or PER_SEAT not in policies.values:
+        return
+    if env.spec.seat_column is None:
         raise InputError(
             f"[shape] policies = {PER_SEAT!r} needs a game in turns whose observations tell the "
             f"seat (seat_column), and --env {spec.environment} has none; use {SHARED!r}"
         )
-    if env.spec.players > 1 and space.recurrent:
+    if space.recurrent:
         raise InputError(
-            f"recurrent networks cannot learn {spec.environment}, a game in turns; set recurrent = "
-            "'' in the search space"
+            f"[shape] policies = {PER_SEAT!r} and recurrent networks: a recurrent member has one "
+            f"policy for both seats; use policies = {SHARED!r} or recurrent = ''"
         )
 
 
@@ -448,10 +440,10 @@ def _check_conformance(name: str, env: ExternalVecEnv, say: Callable[[str], None
         say(f"warning: {name}: {found.repeatable}")
 
 
-def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:
+def episode_table(episodes: EpisodeResults) -> pa.Table:
     """Return a table with the columns seed, episode, return and length."""
     seeds, count = episodes.returns.shape
-    return pd.DataFrame(
+    return pa.table(
         {
             "seed": np.repeat(np.arange(seeds), count),
             "episode": np.tile(np.arange(count), seeds),
@@ -459,44 +451,3 @@ def episode_frame(episodes: EpisodeResults) -> pd.DataFrame:
             "length": episodes.lengths.reshape(-1),
         }
     )
-
-
-def draw_returns(folder: Path, title: str, of_episode: str) -> None:
-    """Draw `returns.png` from `episodes.parquet`.
-
-    It shows the return of every episode by seed, the means, and the mean over seeds with the interval
-    in `metrics.json`, unless seeds are few. of_episode: what the returns are, for the axis.
-    """
-    from matplotlib.figure import Figure
-
-    frame = pd.read_parquet(folder / "episodes.parquet")
-    means = frame.groupby("seed")["return"].mean().to_numpy(dtype=np.float64)
-    metrics = json.loads((folder / "metrics.json").read_text())
-    figure = Figure(figsize=(7, 4.2), dpi=100)
-    axes = figure.add_axes((0.11, 0.13, 0.87, 0.77))
-    # Points of one seed are spread sideways, so that equal returns do not hide each other.
-    shift = np.random.default_rng(0).uniform(-0.25, 0.25, len(frame))
-    axes.scatter(
-        frame["seed"] + shift,
-        frame["return"],
-        s=9,
-        alpha=0.5,
-        color="tab:blue",
-        label="one episode",
-    )
-    axes.scatter(
-        np.arange(len(means)), means, marker="_", s=600, color="black", label="mean of a seed"
-    )
-    found = mean_interval(metrics, metrics["resampled"], metrics["interval"])
-    shown = found.trusted(len(means))
-    label = f"mean, {found.over}" if shown else "mean over seeds"
-    axes.axhline(found.value, color="tab:orange", label=label)
-    if shown and found.known:
-        axes.axhspan(found.low, found.high, color="tab:orange", alpha=0.15)
-    axes.set_xticks(range(len(means)))
-    axes.set_xlabel("seed")
-    axes.set_ylabel(of_episode)
-    axes.set_title(title, y=1.0)  # without a height, matplotlib draws the ticks twice to find one
-    axes.grid(alpha=0.3, axis="y")
-    axes.legend(loc="best", fontsize=8)
-    write_atomic(folder / "returns.png", lambda path: figure.savefig(path, format="png"))

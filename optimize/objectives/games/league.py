@@ -32,6 +32,7 @@ from sweepd.agents.policy.equilibrium import equilibrium
 from sweepd.agents.policy.exact_league import exact_league
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.league import Floats
+from sweepd.agents.policy.league_pictures import draw_duels, equilibrium_words
 from sweepd.agents.policy.members import Member, load_members
 from sweepd.agents.policy.ratings import draw_ratings
 from sweepd.agents.policy.roster import Champion
@@ -39,11 +40,9 @@ from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import Entrant, play_pairs, scripted_entrants
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.files import read_json, write_atomic
 from sweepd.envs.support.formatting import counted
 from sweepd.optimize.objectives.artifacts import attach_files
-from sweepd.optimize.objectives.games.duels import draw_duels
-from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
 from sweepd.optimize.objectives.games.phased_training import LeaguePlayer
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.record.keys import LEAGUE_KEY, LEAGUE_REPORT
@@ -236,7 +235,7 @@ class StudyLeague:
         assert record.members
         path = self._handle.run_dir / FOLDER / f"members-{trial:05d}.json"
         head = {"file": record.members.sha256, "opponents": list(opponents), "deals": DEALS}
-        known = _read_json(path, head).get("points")
+        known = read_json(path, head).get("points")
         if isinstance(known, list) and len(known) == len(record.scores):
             return np.array(known)
         count = len(record.scores)
@@ -249,7 +248,7 @@ class StudyLeague:
         found = play_pairs(self._game, self._params, entrants, pairs, DEALS, seed, ask=ask)
         means = found.points.mean((1, 2)).reshape(count, len(opponents))
         points = means @ np.array([entry["share"] for entry in opponents])
-        _write_json(path, {**head, "points": points.tolist()})
+        write_atomic(path, json.dumps({**head, "points": points.tolist()}))
         return np.asarray(points)
 
     def _recorded(self, entry: Mapping[str, Any]) -> Player:
@@ -303,7 +302,7 @@ class StudyLeague:
             )
             for other, points in zip(missing, found.points, strict=True):
                 row["points"][other.key] = points.tolist()
-            _write_json(path, row)
+            write_atomic(path, json.dumps(row))
         return [np.array(row["points"][other.key]) for other in earlier]
 
     # -- report
@@ -359,22 +358,8 @@ class StudyLeague:
         return Duels(tuple(entrant.names[0] for entrant in entrants), results)
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(content))
-
-
 def _read_row(path: Path, player: Player) -> dict[str, Any]:
     """Return a player's results from its file; without any if the file is not of this player."""
     head = {"player": player.key, "deals": DEALS}
-    row = _read_json(path, head)
+    row = read_json(path, head)
     return row if isinstance(row.get("points"), dict) else {**head, "points": {}}
-
-
-def _read_json(path: Path, head: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON object in a file if it has the entries of `head`; else an empty one."""
-    with suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and found.items() >= head.items():
-            return found
-    return {}

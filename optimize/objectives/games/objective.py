@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.external.wrappers import WRAPPERS as OWN_WRAPPERS
 from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.external.wrapping import find_wrapper
+from sweepd.envs.games.bucket_brigade.mixture import scenario_names
 from sweepd.envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
 from sweepd.envs.games.game import Game, is_population
 from sweepd.envs.games.pairings import SAMPLED, is_versus, scripted_entrants
@@ -31,6 +33,7 @@ from sweepd.optimize.objectives.games.duels import opponent_metric_names
 from sweepd.optimize.objectives.games.evaluation import EXACT_NUMBERS, NUMBERS
 from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.games.judging import game_objective, objectives_of
+from sweepd.optimize.objectives.games.pictures import draw_game
 from sweepd.optimize.objectives.games.pilot import measure_episodes
 from sweepd.optimize.objectives.members.objective import MemberObjective, choose_slots
 from sweepd.optimize.objectives.objective import Say
@@ -103,9 +106,10 @@ class GameObjective(MemberObjective[GameSpec]):
                 "--own-episodes is for games of one player that are trained; leave it out"
             )
         scenario = request.env_params.get("scenario")
-        if scenario is not None and scenario not in self.scenarios:
+        names = [] if scenario is None else scenario_names(str(scenario))
+        if unknown := [name for name in names if name not in self.scenarios]:
             known = ", ".join(self.scenarios) or "none for this game"
-            raise InputError(f"--scenario {scenario!r} is not known; there are: {known}")
+            raise InputError(f"--scenario {unknown[0]!r} is not known; there are: {known}")
 
     def number_names(self, request: Request) -> tuple[str, ...]:
         params = self.game.params(**request.env_params)
@@ -290,6 +294,9 @@ class GameObjective(MemberObjective[GameSpec]):
             flags += [("past-interval", curriculum.past_interval)]
             flags += [("past-size", curriculum.past_size)]
         return flags
+
+    def draw(self, spec: GameSpec, folder: Path, title: str) -> None:
+        draw_game(self.game, spec, folder, title)
 
     def make_experiment(
         self,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from sweepd.agents.algorithms.table import get_algorithm
+from sweepd.agents.networks.recurrence import state_size
 from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.games.curriculum import LEAGUE, LEARNERS, Curriculum
@@ -149,8 +150,8 @@ class PhasedTraining:
 
     def _recurrent_size(self, shape: Mapping[str, Any]) -> int:
         """Return the numbers in the recurrent state of a member's actor."""
-        parts = {"": 0, "gru": 1, "lstm": 2}[shape.get("recurrent", "")]  # LSTM: state and cell
-        return parts * int(shape.get("net_width", self.algorithm.shape["net_width"]))
+        width = int(shape.get("net_width", self.algorithm.shape["net_width"]))
+        return state_size(shape.get("recurrent", ""), width)
 
 
 def phased_opponents(env: VersusEnv) -> PhasedOpponents:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from sweepd.envs.crypto.scoring.figures import path_metrics
 from sweepd.envs.crypto.scoring.metrics import TRADE_COLUMNS, Metrics, PathTrades, objective
 from sweepd.envs.crypto.splits import Fold, Splits
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.objectives.artifacts import draw_equity, write_trial
+from sweepd.optimize.objectives.artifacts import write_trial
 from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.record.spans import study_splits
@@ -52,8 +53,9 @@ class CryptoEvaluation(Evaluation):
     metrics: list[Metrics]
     timeframe: str
 
+    @cached_property
     def record(self) -> TrialRecord:
-        """Return the record, with the metrics of `path_metrics`."""
+        """The record, with the metrics of `path_metrics`."""
         return TrialRecord(
             scores=self.scores,
             path_scores=self.path_scores,
@@ -220,9 +222,6 @@ class CryptoExperiment(Experiment):
     def write(self, folder: Path, evaluation: CryptoEvaluation) -> None:
         times = self.market.bars.time[self.splits.path_bars]
         write_trial(folder, evaluation.paths, evaluation.metrics, times)
-
-    def draw(self, folder: Path, title: str) -> None:
-        draw_equity(folder, f"{title}: out of sample, cross-validated")
 
 
 def _one_path(trades: WindowTrades, rows: Sequence[int]) -> PathTrades:

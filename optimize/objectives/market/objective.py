@@ -20,6 +20,7 @@ from sweepd.envs.crypto.scoring.figures import path_metric_names
 from sweepd.envs.crypto.scoring.metrics import OBJECTIVES
 from sweepd.envs.crypto.splits import TooFewBars, first_decision
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.objectives.artifacts import draw_equity
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.objectives.members.objective import MemberObjective
@@ -143,6 +144,9 @@ class MarketObjective(MemberObjective[CryptoSpec]):
         # Other ones, or names that the folder does not have.
         folder = request.data_dir if "data_dir" in request.given else Path(data.dir)
         return tuple(select_files(folder, data.timeframe, asked))
+
+    def draw(self, spec: CryptoSpec, folder: Path, title: str) -> None:  # noqa: ARG002
+        draw_equity(folder, f"{title}: out of sample, cross-validated")
 
     def make_experiment(
         self,

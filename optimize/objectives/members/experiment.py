@@ -177,8 +177,4 @@ class Experiment(ABC):
 
     @abstractmethod
     def write(self, folder: Path, evaluation: Any) -> None:
-        """Write all files of a complete trial except its members' weights and its pictures."""
-
-    @abstractmethod
-    def draw(self, folder: Path, title: str) -> None:
-        """Draw the pictures of a trial from the files of `write`."""
+        """Write the files of a complete trial, see `Run.write`, except its members' weights."""

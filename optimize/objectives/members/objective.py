@@ -24,7 +24,6 @@ from sweepd.optimize.objectives.objective import Objective, Say, Spec
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.fit import fewest_envs, multiple
 from sweepd.optimize.study.settings.study import StudySettings
-from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 
 CPU_SLOTS, GPU_SLOTS = 10, 64  # slots per program that use a device well
@@ -52,8 +51,7 @@ class MemberObjective(Objective[Spec]):
         """Set torch's threads, precision and kernels; say if the processor is another one."""
         torch.set_num_threads(request.threads or min(spec.threads, cpu_count()))
         set_precision(spec.precision, device)
-        networks = {"recurrent": study_space(spec).recurrent, "images": self.reads_images(spec.env)}
-        require(spec.kernels, **networks)
+        require(spec.kernels)
         here = processor_kind(device)
         if spec.processor != here:
             say(

@@ -206,13 +206,14 @@ class Trainer(Run[MemberTraining]):
         if self.experiment.algorithm.frozen:
             save_members(weights, self.actors(state))
         else:
-            own = self._of_each(state, lambda learner, slot: learner.export_member(slot)[0])
+            own = self._of_each(
+                state.plan,
+                [member.learner for member in state.members],
+                lambda learner: learner.export_member(0)[0],
+            )
             write_atomic(weights, save_tensors(numbered(own)))
         self.experiment.write(folder, evaluation)
         return scored_file(weights)
-
-    def draw(self, folder: Path, title: str) -> None:
-        self.experiment.draw(folder, title)
 
     @property
     def has_report(self) -> bool:
@@ -459,31 +460,26 @@ class Trainer(Run[MemberTraining]):
     def _seats(self, trainings: Sequence[MemberTraining]) -> list[_Seat]:
         return [_Seat(t, member) for t in trainings for member in range(self.experiment.members)]
 
-    def actors_of(self, plan: Plan, states: Sequence[State]) -> list[Member]:
+    def actors_of(self, plan: Plan, states: Sequence[State | None]) -> list[Member]:
         """Return the actors in members' states, which may come from another run.
 
         Raises:
             InputError: the states have another shape.
         """
-        _, learner = self.program(self.start(plan))
-        exported = []
-        for state in states:
-            learner.set_member(0, state)
-            exported.append(actor_of(learner, 0))
-        return exported
+        return self._of_each(plan, states, lambda learner: actor_of(learner, 0))
 
     def actors(self, training: MemberTraining) -> list[Member]:
         """Return the trained actors, one per member."""
-        return self._of_each(training, actor_of)
+        return self.actors_of(training.plan, [member.learner for member in training.members])
 
     def _of_each(
-        self, training: MemberTraining, take: Callable[[Program, int], Taken]
+        self, plan: Plan, states: Sequence[State | None], take: Callable[[Program], Taken]
     ) -> list[Taken]:
-        """Return what is taken of each member, from a program and its slot there."""
+        """Return what is taken of each member from slot 0 of a program, where it is loaded."""
+        _, learner = self.program(self.start(plan))
         taken: list[Taken] = []
-        seats = self._seats([training])
-        for start in range(0, len(seats), self.slots):
-            group = seats[start : start + self.slots]
-            _, learner = self._load(group)
-            taken += [take(learner, slot) for slot in range(len(group))]
+        for state in states:
+            assert state is not None  # all have been trained
+            learner.set_member(0, state)
+            taken.append(take(learner))
         return taken

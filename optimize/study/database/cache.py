@@ -13,7 +13,7 @@ from optuna.distributions import BaseDistribution, check_distribution_compatibil
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweepd.optimize.study.database.storage import StudyStorage, TrialLost, TrialWrite
+from sweepd.optimize.study.database.storage import StudyStorage, TrialWrite
 from sweepd.optimize.study.record.keys import is_ours
 
 
@@ -29,28 +29,33 @@ class StudyCache(_CachedStorage):
         super().__init__(storage)
         self._storage = storage
         self._still = self._only_ours = False
+        self._ids: dict[str, int] = {}  # of studies, by name
         # Parameters that were set in the block: by trial and name, the stored value and the range.
         self._params: dict[int, dict[str, tuple[float, BaseDistribution]]] = defaultdict(dict)
 
     @contextmanager
-    def read_once(self, study_id: int, *, only_ours: bool = False) -> Iterator[None]:
-        """Within the block, trials are as they are at its beginning.
+    def read_once(self, study_id: int, *, only_ours: bool = False) -> Iterator[set[int]]:
+        """Within the block, trials are as they are at its beginning, but for parameters set in it.
 
-        Parameters that are set in the block are written at its end, in one transaction.
+        These are written at its end, in one transaction.
 
         Args:
             study_id: row id of the study.
             only_ours: leave out trials that other programs finished, so that samplers and pruners
                 neither learn from their values nor take their parameters for the search space.
+
+        Yields:
+            A set that gets the row ids of the trials that were lost before their parameters were
+                written.
         """
         self._read_trials_from_remote_storage(study_id)
         self._still, self._only_ours = True, only_ours
+        lost: set[int] = set()
         try:
-            yield
+            yield lost
             if self._params:
                 writes = [TrialWrite(own, params=params) for own, params in self._params.items()]
-                for trial_id in self._storage.write(writes):
-                    raise TrialLost(trial_id)
+                lost |= self._storage.write(writes)
         finally:
             self._still = self._only_ours = False
             self._params.clear()
@@ -58,6 +63,12 @@ class StudyCache(_CachedStorage):
     def _read_trials_from_remote_storage(self, study_id: int) -> None:
         if not self._still:
             super()._read_trials_from_remote_storage(study_id)
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        # Every draw and every judgement makes a new `optuna.Study`, which asks for it.
+        if study_name not in self._ids:
+            self._ids[study_name] = super().get_study_id_from_name(study_name)
+        return self._ids[study_name]
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
@@ -85,9 +96,14 @@ class StudyCache(_CachedStorage):
         if not self._still:
             super().set_trial_param(trial_id, param_name, param_value_internal, distribution)
             return
-        study = self._studies[self._trial_id_to_study_id_and_number[trial_id][0]]
+        study_id, number = self._trial_id_to_study_id_and_number[trial_id]
+        study = self._studies[study_id]
         if param_name not in study.param_distribution:
             ranges = (trial.distributions.get(param_name) for trial in study.trials.values())
             study.param_distribution[param_name] = next(filter(None, ranges), distribution)
         check_distribution_compatibility(study.param_distribution[param_name], distribution)
         self._params[trial_id][param_name] = param_value_internal, distribution
+        # For the draws of the other trials of the batch; it is read again after the block.
+        trial = study.trials[number]
+        trial.params[param_name] = distribution.to_external_repr(param_value_internal)
+        trial.distributions[param_name] = distribution

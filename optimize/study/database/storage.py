@@ -37,7 +37,7 @@ from sweepd.optimize.study.record.keys import UID_KEY
 from sweepd.optimize.study.record.optuna_tables import (
     add_params,
     add_rungs,
-    add_trial,
+    add_trials,
     changed_rows,
     end_trials,
     has_study,
@@ -245,48 +245,32 @@ class StudyStorage(StudyDatabase, RDBStorage):
         )
         return int(session.execute(query).scalar_one())
 
-    def _hold(self, session: Session, trial_id: int, worker: str) -> str:
-        """Write a new token and heartbeat for a trial within the caller's transaction.
-
-        The heartbeat of an earlier attempt would be too old.
-        """
-        token = secrets.token_hex(16)
-        now = self.now(session)
-        known = session.execute(
-            sa.select(attempts.c.trial_id).where(attempts.c.trial_id == trial_id).with_for_update()
-        ).scalar_one_or_none()
-        if known is None:
-            session.execute(
-                attempts.insert().values(
-                    trial_id=trial_id, token=token, worker=worker, beat=now, tries=0, rung=0
-                )
-            )
-        else:
-            session.execute(
-                attempts.update()
-                .where(attempts.c.trial_id == trial_id)
-                .values(token=token, worker=worker, beat=now)
-            )
-        return token
-
-    def claim_new(self, study_id: int, worker: str, total: int) -> int | None:
-        """Create a RUNNING trial held by `worker`.
+    def claim_new(self, study_id: int, worker: str, total: int, count: int = 1) -> list[int]:
+        """Create up to `count` RUNNING trials held by `worker`, in one transaction.
 
         Returns:
-            The trial's row id, None if the study has `total` trials already.
+            Their row ids in the order of their numbers; fewer than `count` if the study would have
+                more than `total` trials.
         """
         with self.transaction() as session:
             self.lock_study(session, study_id)
             # Under the study's lock, so that concurrent workers cannot both create the last trial.
             number = self._count(session, study_id, list(TrialState))
-            if number >= total:
-                return None
-            trial_id = add_trial(session, study_id, number)
-            # SQLite may have given this trial the id of a deleted one.
-            session.execute(attempts.delete().where(attempts.c.trial_id == trial_id))
-            token = self._hold(session, trial_id, worker)
-        self._took(trial_id, token)
-        return trial_id
+            numbers = range(number, min(total, number + count))
+            if not numbers:
+                return []
+            created = add_trials(session, study_id, numbers)
+            # SQLite may have given these trials the ids of deleted ones.
+            session.execute(attempts.delete().where(attempts.c.trial_id.in_(created)))
+            tokens = {trial_id: secrets.token_hex(16) for trial_id in created}
+            first = {"worker": worker, "beat": self.now(session), "tries": 0, "rung": 0}
+            session.execute(
+                sa.insert(attempts),
+                [{"trial_id": own, "token": token, **first} for own, token in tokens.items()],
+            )
+        for trial_id, token in tokens.items():
+            self._took(trial_id, token)
+        return created
 
     def claim_waiting(self, study_id: int, trial_id: int, worker: str, total: int) -> bool:
         """Claim a WAITING trial for `worker`.
@@ -301,7 +285,14 @@ class StudyStorage(StudyDatabase, RDBStorage):
                 >= total
             ):
                 return False
-            token = self._hold(session, trial_id, worker)
+            # With a heartbeat: that of an earlier attempt would be too old.
+            token = secrets.token_hex(16)
+            held = {"token": token, "worker": worker, "beat": self.now(session)}
+            again = attempts.update().where(attempts.c.trial_id == trial_id).values(held)
+            if changed_rows(session, again) == 0:
+                session.execute(
+                    attempts.insert().values(trial_id=trial_id, tries=0, rung=0, **held)
+                )
             begin = (
                 trials.update()
                 .where(trials.c.trial_id == trial_id, trials.c.state == TrialState.WAITING)

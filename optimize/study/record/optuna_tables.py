@@ -19,6 +19,7 @@ from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.study.study import _SYSTEM_ATTR_METRIC_NAMES
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from sweepd.optimize.study.record.values import Value
@@ -95,10 +96,16 @@ def _replace(
 ) -> None:
     """Write rows in place of those that equal them in the columns `keys`."""
     if rows:
-        same = (table.c[key] == sa.bindparam(f"same_{key}") for key in keys)
-        old = [{f"same_{key}": row[key] for key in keys} for row in rows]
-        session.execute(table.delete().where(*same), old)
-        session.execute(sa.insert(table), rows)
+        session.execute(_upsert(session.get_bind().dialect.name, table, tuple(keys)), rows)
+
+
+@functools.cache
+def _upsert(dialect: str, table: sa.Table, keys: Sequence[str]) -> sa.Insert:
+    """Return the statement that inserts a row, or updates the one that equals it in `keys`."""
+    insert = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    own = {c.name for c in table.primary_key}
+    new = {c.name: insert.excluded[c.name] for c in table.c if c.name not in own}
+    return insert.on_conflict_do_update(index_elements=keys, set_=new)
 
 
 def _attributes(model: Any, owner: str) -> Attributes:
@@ -161,20 +168,21 @@ def add_study(
     )
 
 
-def add_trial(session: Session, study_id: int, number: int) -> int:
-    """Write a RUNNING trial within the caller's transaction.
+def add_trials(session: Session, study_id: int, numbers: Sequence[int]) -> list[int]:
+    """Write RUNNING trials within the caller's transaction.
 
     Args:
         session: the transaction, which has locked the study.
         study_id: row id of the study.
-        number: of the trial: how many the study has, as Optuna counts them.
+        numbers: of the trials, beginning with how many the study has, as Optuna counts them.
 
     Returns:
-        The trial's row id.
+        The trials' row ids, in the order of their numbers.
     """
-    new = {"study_id": study_id, "number": number, "state": TrialState.RUNNING}
-    insert = trials.insert().values(**new, datetime_start=stored_now())
-    return int(session.execute(insert.returning(trials.c.trial_id)).scalar_one())
+    new = {"study_id": study_id, "state": TrialState.RUNNING, "datetime_start": stored_now()}
+    insert = sa.insert(trials).returning(trials.c.trial_id, sort_by_parameter_order=True)
+    rows = [{**new, "number": number} for number in numbers]
+    return list(session.execute(insert, rows).scalars())
 
 
 def add_params(

@@ -68,7 +68,8 @@ class GameSettings(SeedSettings):
         str | None,
         Setting(
             Panel.ENVIRONMENT,
-            "bucket-brigade: name of a scenario, or all for one study per scenario.",
+            "bucket-brigade: name of a scenario; a mixture of several, from which each game's is "
+            "drawn by shares, e.g. easy=0.5,hard=0.5; or all for one study per scenario.",
         ),
     ] = None
     env_param: Annotated[

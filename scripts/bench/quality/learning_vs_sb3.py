@@ -52,13 +52,13 @@ from scripts.bench.peers import answer, run_apart
 from scripts.bench.quality.sb3_curves import draw
 from scripts.bench.quality.sb3_rows import ROWS, Row, row_of
 from sweepd.envs.games.pairings import SAMPLED
+from sweepd.envs.games.parameters import game_params
 from sweepd.envs.games.scaling import STEPS
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.intervals import clopper_pearson
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.objectives.games.experiment import GameExperiment
 from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
-from sweepd.optimize.objectives.request import game_params
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.fit import fewest_envs
 from sweepd.optimize.study.record.database import storage_url

@@ -3,7 +3,7 @@
 A study of CartPole with 16 environments, 12 trials of ten rungs without pruning, in a new SQLite
 file, by the real worker in this process. Host work is all but training and evaluation: asking,
 reports, files and the rest. That of the main thread delays training; other threads write
-checkpoints, curves and pictures meanwhile. A write is a transaction of the main thread that changes
+checkpoints and curves meanwhile. A write is a transaction of the main thread that changes
 the database. The medians over `--runs` studies; the first one also imports modules. With
 `--cpu-time`, shares are of the process's processor time, and those of other threads are known.
 """

@@ -207,12 +207,20 @@ def test_a_rollout_records_who_moves_and_what_both_get() -> None:
     assert 0 < int((~counts).sum()) <= 4
 
 
-@pytest.mark.parametrize("policies", ["shared", "per-seat"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"policies": "per-seat", "autoregressive": False},
+        {"recurrent": "gru", "bptt": 4},
+        {"recurrent": "lstm", "bptt": 6, "minibatch": 24},
+    ],
+    ids=["shared", "per seat", "gru", "lstm"],
+)
 @pytest.mark.parametrize("opponents", [False, True])
 def test_a_member_is_the_same_alone_in_company_in_another_slot_and_resumed(
-    opponents: bool, policies: str
+    opponents: bool, shape: dict[str, Any]
 ) -> None:
-    shape = {"policies": policies, "autoregressive": policies == "shared"}
 
     def states(env: Nim, ppo: PPO, slot: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return ppo.get_member(slot), env.get_member(slot)
@@ -282,8 +290,8 @@ def test_a_fault_stops_training_before_its_data_is_used() -> None:
 
 def test_what_is_refused() -> None:
     env = nim(2)
-    with pytest.raises(InputError, match="players act in turns in every row, not 'gru'"):
-        shape_for(env, recurrent="gru", bptt=4)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"'shared' where .* networks are recurrent"):
+        shape_for(env, policies="per-seat", autoregressive=False, recurrent="gru", bptt=4)  # type: ignore[arg-type]
     for name in ("d3qn", "elegantrl:ppo"):
         with pytest.raises(InputError, match=r"Nim has .*players that act in turns, .*: use ppo"):
             get_algorithm(name).supports.check_env(name, env)

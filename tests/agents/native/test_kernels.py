@@ -680,11 +680,11 @@ def test_a_new_study_records_its_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_study_goes_on_with_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    require(f"native {FEED_FORWARD}, torch 4", recurrent=False, images=False)
-    require(f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 4", recurrent=True, images=False)
+    require(f"native {FEED_FORWARD}, torch 4")
+    require(f"native {FEED_FORWARD}, recurrent {RECURRENT}, torch 4")
     assert trained(ToyEnv, 0)[0]._native is not None
     monkeypatch.setenv(VARIABLE, "")  # so that it is restored
-    require("torch 4", recurrent=False, images=False)
+    require("torch 4")
     assert trained(ToyEnv, 0)[0]._native is None
 
 
@@ -693,20 +693,17 @@ def test_a_study_with_other_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) 
     # torch had other bits in the last two.
     for other in ("native of before, torch 4", f"native {FEED_FORWARD}, torch 2", "torch 2"):
         with pytest.raises(InputError, match=f"'{other}', and this version .*'{recorded}'"):
-            require(other, recurrent=False, images=False)
-    # torch trained the recurrent networks, or those of images, of such a study.
-    with pytest.raises(
-        InputError, match=f"'{recorded}', and this version .* recurrent {RECURRENT}"
-    ):
-        require(recorded, recurrent=True, images=False)
-    with pytest.raises(InputError, match=f"'{recorded}', and this version .* images {IMAGES}"):
-        require(recorded, recurrent=False, images=True)
+            require(other)
+    for kind, present in (("recurrent", RECURRENT), ("images", IMAGES)):
+        other = f"native {FEED_FORWARD}, {kind} of before, torch 4"
+        with pytest.raises(InputError, match=f"'{other}', and this version .* {kind} {present}"):
+            require(other)
     monkeypatch.setattr(KERNELS, "loaded", lambda: None)
     with pytest.raises(InputError, match="cannot be used on this machine"):
-        require(recorded, recurrent=False, images=False)
+        require(recorded)
     monkeypatch.setenv(VARIABLE, "torch")
     with pytest.raises(InputError, match=f"{VARIABLE}=torch forbids them"):
-        require(recorded, recurrent=False, images=False)
+        require(recorded)
 
 
 def test_moments_of_weights_without_gradients_become_zero() -> None:

@@ -61,7 +61,7 @@ def test_rollout_equals_a_second_forward_pass(kind: str, env_kind: type[ToyEnv])
     ppo = start(env, {0: 0, 1: 1}, recurrent=kind, bptt=4, minibatch=48)
     ppo.train(env, 1)
     rollout = ppo.rollout
-    carried = rollout.memory.clone()
+    carried = rollout.states.memory.clone()
     with torch.no_grad():
         rollout.collect(env, ppo.streams)
         rollout.estimate(ppo.numbers["gamma"], ppo.numbers["gae_lambda"])
@@ -153,7 +153,7 @@ def test_rows_that_change_members_are_observed_again_without_recurrent_state() -
     env = Rematching(2, 4)
     ppo = start(env, {0: 0, 1: 1}, recurrent="gru", bptt=4)
     ppo.train(env, 1)
-    assert ppo.rollout.memory.any()
+    assert ppo.rollout.states.memory.any()
     before = ppo.rollout.obs.view(2, 4, -1).clone()
     with torch.no_grad():
         ppo.rollout.collect(env, ppo.streams)

@@ -23,7 +23,14 @@ from sweepd.agents.policy.exact import (
     nash_conv,
     plans,
 )
-from sweepd.envs.games.game_tree import Behaviour, Floats, GameTree, game_tree, is_enumerable
+from sweepd.envs.games.game_tree import (
+    Behaviour,
+    Floats,
+    GameTree,
+    InformationSets,
+    game_tree,
+    is_enumerable,
+)
 from sweepd.envs.games.pairings import uniform_behaviour
 from sweepd.envs.games.poker.kuhn import Kuhn
 from sweepd.envs.games.registry import get_game
@@ -47,9 +54,9 @@ def random_behaviour(seed: int, sharp: float = 1.0) -> Behaviour:
     known: dict[bytes, Floats] = {}
     rng = np.random.default_rng(seed)
 
-    def behaviour(observations: Tensor, legal: Tensor) -> Tensor:
+    def behaviour(sets: InformationSets) -> Tensor:
         rows = []
-        for seen, allowed in zip(observations, legal.numpy(), strict=True):
+        for seen, allowed in zip(sets.observations, sets.legal.numpy(), strict=True):
             key = seen.numpy().tobytes()
             if key not in known:
                 drawn = np.where(allowed, rng.gamma(1.0 / sharp, size=len(allowed)) + 1e-12, 0.0)
@@ -63,9 +70,8 @@ def random_behaviour(seed: int, sharp: float = 1.0) -> Behaviour:
 def most_probable(behaviour: Behaviour) -> Behaviour:
     """Return the deterministic policy that takes the most probable options."""
 
-    def chosen(observations: Tensor, legal: Tensor) -> Tensor:
-        best = behaviour(observations, legal).argmax(1)
-        return torch.nn.functional.one_hot(best, legal.shape[1])
+    def chosen(sets: InformationSets) -> Tensor:
+        return torch.nn.functional.one_hot(behaviour(sets).argmax(1), sets.options)
 
     return chosen
 
@@ -81,7 +87,8 @@ def open_spiel_policy(name: str, pair: tuple[Behaviour, Behaviour]) -> tuple[Any
         seen = torch.tensor([state.information_state_tensor()])
         legal = torch.zeros(1, game.num_distinct_actions(), dtype=torch.bool)
         legal[0, state.legal_actions()] = True
-        shares = pair[state.current_player()](seen, legal)
+        alone = InformationSets(seen, legal, np.zeros(1, np.int64), np.zeros(1, np.int64))
+        shares = pair[state.current_player()](alone)
         table.action_probability_array[row] = shares[0].numpy()
     return game, table
 
@@ -162,9 +169,8 @@ def test_best_responses_in_kuhn_poker_are_those_of_all_deterministic_policies() 
 def chooses(options: tuple[int, ...]) -> Behaviour:
     """Make one choice in every information set, in the order of the tree."""
 
-    def behaviour(observations: Tensor, legal: Tensor) -> Tensor:
-        del observations
-        return torch.nn.functional.one_hot(torch.tensor(options), legal.shape[1])
+    def behaviour(sets: InformationSets) -> Tensor:
+        return torch.nn.functional.one_hot(torch.tensor(options), sets.options)
 
     return behaviour
 
@@ -219,10 +225,9 @@ def test_kuhns_family_of_equilibria_has_no_best_response(alpha: float) -> None:
     # The second player, by card: after a pass, after a bet.
     answers = {0: (1 / 3, 0.0), 1: (0.0, 1 / 3), 2: (1.0, 1.0)}
 
-    def behaviour(observations: Tensor, legal: Tensor) -> Tensor:
-        del legal
+    def behaviour(sets: InformationSets) -> Tensor:
         rows = []
-        for seen in observations.tolist():
+        for seen in sets.observations.tolist():
             card = seen[2:5].index(1.0)
             later = seen[7:11] != [0.0] * 4  # there was a second decision
             bet = bets[0, card][later] if seen[0] else answers[card][seen[6] == 1.0]
@@ -239,8 +244,8 @@ def test_a_mixture_is_not_the_mean_of_its_behaviours() -> None:
     tree = tree_of("leduc")
     members = [random_behaviour(seed, sharp=5.0) for seed in (1, 2)]
 
-    def mean(observations: Tensor, legal: Tensor) -> Tensor:
-        return (members[0](observations, legal) + members[1](observations, legal)) / 2
+    def mean(sets: InformationSets) -> Tensor:
+        return (members[0](sets) + members[1](sets)) / 2
 
     every = [plans(tree, member) for member in members]
     mixture = mixed(every, [0.5, 0.5])
@@ -253,12 +258,12 @@ def test_a_mixture_is_not_the_mean_of_its_behaviours() -> None:
 def test_numbers_that_are_no_policies_are_refused() -> None:
     tree = tree_of("leduc")
     with pytest.raises(InputError, match="illegal options"):
-        plans(tree, lambda _, legal: torch.full(legal.shape, 1 / 3))
+        plans(tree, lambda sets: torch.full(sets.legal.shape, 1 / 3))
     for wrong in (0.9, float("nan")):
         with pytest.raises(InputError, match="sum to 1"):
-            plans(tree, lambda seen, legal, wrong=wrong: wrong * uniform_behaviour(seen, legal))
+            plans(tree, lambda sets, wrong=wrong: wrong * uniform_behaviour(sets))
     with pytest.raises(InputError, match="shape"):
-        plans(tree, lambda seen, legal: uniform_behaviour(seen, legal)[:, :2])
+        plans(tree, lambda sets: uniform_behaviour(sets)[:, :2])
     own: Plans = plans(tree, uniform_behaviour)
     with pytest.raises(InputError, match="weights must sum to 1"):
         mixed([own, own], [0.5, 0.4])

@@ -16,7 +16,7 @@ from sweepd.agents.policy.exact import mixed, nash_conv, plans
 from sweepd.agents.policy.exact_league import exact_league
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.members import Member
-from sweepd.envs.games.game_tree import Behaviour, game_tree
+from sweepd.envs.games.game_tree import Behaviour, InformationSets, game_tree
 from sweepd.envs.games.pairings import Entrant, RandomEntrant, uniform_behaviour
 from sweepd.envs.games.registry import get_game
 from tests.agents.policy.test_exact import (
@@ -95,14 +95,13 @@ def test_a_pool_that_finds_nothing_does_not_make_a_policy_unexploitable(sampled:
     assert alone["verdict"].startswith("exploitable: its NashConv is")
 
 
-def equilibrium(observations: Tensor, legal: Tensor) -> Tensor:
+def equilibrium(sets: InformationSets) -> Tensor:
     """Kuhn's equilibrium in which the first player never bluffs."""
-    del legal
     third = 1 / 3
     first = {0: (0.0, 0.0), 1: (0.0, third), 2: (0.0, 1.0)}
     second = {0: (third, 0.0), 1: (0.0, third), 2: (1.0, 1.0)}
     bets = []
-    for seen in observations.tolist():
+    for seen in sets.observations.tolist():
         card = seen[2:5].index(1.0)
         bets.append(first[card][any(seen[7:])] if seen[0] else second[card][seen[6] == 1.0])
     bet = torch.tensor(bets, dtype=torch.float64)
@@ -113,18 +112,16 @@ def test_only_an_equilibrium_is_called_not_exploitable() -> None:
     tree = game_tree(KUHN, KUHN.params())
 
     class Equilibrium(RandomEntrant):
-        names = ("equilibrium",)
-
         def behaviours(self) -> dict[str, Any]:
             return {"sampled": equilibrium}
 
-    exact = exact_league(KUHN, KUHN.params(), [Equilibrium(), RandomEntrant()])
+    exact = exact_league(KUHN, KUHN.params(), [Equilibrium("equilibrium"), RandomEntrant()])
     assert exact is not None
     assert nash_conv(tree, plans(tree, equilibrium)) == pytest.approx(0.0, abs=1e-12)
     described = exact.report()["equilibrium"]["sampled"]
     assert described["weights"] == {"equilibrium": 1.0}
     assert not exact.is_exploitable(described["nash_conv"])
-    duels = play_duels(KUHN, KUHN.params(), [Equilibrium()], 10, seed=0)
+    duels = play_duels(KUHN, KUHN.params(), [Equilibrium("equilibrium")], 10, seed=0)
     told = duel_report(duels, 1, exact)["equilibrium"]["members"]
     assert told["verdict"].startswith("not exploitable: its NashConv is")
 
@@ -135,7 +132,8 @@ def test_a_mixture_is_what_the_league_would_draw_for_a_game() -> None:
     tree = game_tree(KUHN, KUHN.params())
     own = {"kings": BETS_WITH_KINGS, "all": BETS_ALWAYS}
     members = [
-        plans(tree, FrozenPolicy([actor(own[name])]).probabilities) for name in mixture["weights"]
+        plans(tree, players({name: own[name]}, sampled=True)[0].behaviours()["sampled"])
+        for name in mixture["weights"]
     ]
     weights = list(mixture["weights"].values())
     assert mixture["nash_conv"] == pytest.approx(nash_conv(tree, mixed(members, weights)), abs=1e-5)
@@ -196,10 +194,8 @@ def test_a_league_calls_exploitable_what_open_spiel_exploits(
 
 @pytest.mark.parametrize("share", [1e-3, 1e-4])
 def test_an_equilibrium_with_a_small_share_of_mistakes_is_exploitable(share: float) -> None:
-    def behaviour(observations: Tensor, legal: Tensor) -> Tensor:
-        return (1 - share) * equilibrium(observations, legal) + share * uniform_behaviour(
-            observations, legal
-        )
+    def behaviour(sets: InformationSets) -> Tensor:
+        return (1 - share) * equilibrium(sets) + share * uniform_behaviour(sets)
 
     class Mistaken(RandomEntrant):
         names = ("mistaken",)

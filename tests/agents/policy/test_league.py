@@ -21,12 +21,12 @@ from sweepd.agents.policy.league import (
     play_matches,
     report,
 )
+from sweepd.agents.policy.league_pictures import equilibrium_words
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
 from sweepd.envs.games.bucket_brigade.players import ScriptedPolicy
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.support.errors import InputError, RunError
-from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
 
 BUCKET = get_game("bucket-brigade")
 ALONE = dataclasses.replace(BUCKET, players=lambda _params, _seed: {})

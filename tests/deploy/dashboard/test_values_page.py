@@ -16,6 +16,7 @@ from tests.deploy.dashboard.test_research import client, traces
 from tests.deploy.dashboard.test_web import Checked, figures, get
 from tests.optimize.objectives.command.programs import command_study
 from tests.optimize.study.test_values_study import BOTH
+from tests.optimize.study_files import finish
 
 RATES = (0.1, 0.9, 0.5, 0.7)
 
@@ -32,7 +33,7 @@ def handle(tmp_path_factory: pytest.TempPathFactory) -> StudyHandle:
             plan.trial_id, {"sweepd:seed": 1}, {"constraints:cost<=0.5": cost - 0.5}
         )
         made.report(plan, 1, rate)
-        made.complete(plan.trial_id, rate, cost)
+        finish(made, plan.trial_id, rate, cost)
     return made
 
 
@@ -74,7 +75,7 @@ def test_dominated_trials_are_drawn_as_others(tmp_path: Path) -> None:
     for rate, cost in ((0.5, 1.0), (0.4, 2.0)):
         [plan] = made.ask_batch(1, "w", 2)
         made.storage.set_trial_user_attr(plan.trial_id, "sweepd:seed", 1)
-        made.complete(plan.trial_id, rate, cost)
+        finish(made, plan.trial_id, rate, cost)
     view = StudyInsight(made).parameters()["values"]
     drawn = traces(values_figure(view))
     assert (drawn["a trial"]["text"], drawn["frontier"]["text"]) == (["1"], ["0"])

@@ -22,6 +22,7 @@ from tests.deploy.builders import SEARCH
 
 ENV = {"max_steps": 60}
 SLOT = "cartpole-max_steps_60"
+Run = Callable[..., str]  # runs a command and returns what it prints
 # Weights of the observation: position and speed of the cart, angle and speed of the pole.
 GOOD, WEAK, BAD = (0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, -1.0, -1.0)
 
@@ -114,14 +115,16 @@ def study_of(
     return GameStudy(find_study(None, url))
 
 
-def store(study: GameStudy, url: str) -> None:
-    """Put such a study into another database."""
-    _write(url, study.spec, study.run_dir, study.complete)
+def store(study: GameStudy, url: str, name: str = "short") -> None:
+    """Put such a study into another database, under this name."""
+    _write(url, study.spec, study.run_dir, study.complete, name)
 
 
-def _write(url: str, spec: GameSpec, run_dir: Path, trials: Sequence[FrozenTrial]) -> None:
+def _write(
+    url: str, spec: GameSpec, run_dir: Path, trials: Sequence[FrozenTrial], name: str = "short"
+) -> None:
     directions = [value.direction for value in spec.values]
-    made = optuna.create_study(study_name="short", storage=url, directions=directions)
+    made = optuna.create_study(study_name=name, storage=url, directions=directions)
     made.set_user_attr(SPEC_KEY, spec.to_json())
     made.set_user_attr(UID_KEY, "u" * 32)
     made.set_user_attr(FOLDER_KEY, recorded_folder(url, run_dir))

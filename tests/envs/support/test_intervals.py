@@ -31,6 +31,7 @@ from sweepd.envs.support.intervals import (
     outside,
     over_seeds,
     paired,
+    ratio_of_means,
     solved_seeds,
 )
 
@@ -415,3 +416,40 @@ def test_a_block_has_every_32nd_episode() -> None:
     found = block_means(own)[0]
     assert found[3] == pytest.approx(60.0)
     assert np.delete(found, 3) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("ratio", [-0.5, 0.0, 0.4, 1.0, 1.3])
+@pytest.mark.parametrize("together", [0.0, 0.8])
+def test_ratios_of_means_are_covered(ratio: float, together: float) -> None:
+    """Also if numerator and denominator have the luck of the episodes in common."""
+    rng = np.random.default_rng(0)
+
+    def draw() -> Interval:
+        luck = rng.normal(0.0, together, GAMES)
+        span = 1.0 + luck + rng.normal(0.0, 1.0, GAMES)
+        return ratio_of_means(ratio + luck + rng.normal(0.0, 0.7, GAMES), span)
+
+    assert coverage(draw, ratio) == pytest.approx(LEVEL, abs=0.015)
+
+
+def test_a_ratio_has_no_bounds_if_its_denominator_may_be_zero() -> None:
+    around_zero = np.array([-1.0, 2.0, -3.0, 4.0])
+    for span in (around_zero, -np.ones(4), np.zeros(4)):
+        assert not ratio_of_means(np.ones(4), span).known
+    assert not ratio_of_means([1.0], [2.0]).known
+
+
+@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(0.5, 1.5)), min_size=3, max_size=30))
+def test_bounds_of_a_ratio_are_where_students_interval_begins_to_have_zero(
+    pairs: list[tuple[float, float]],
+) -> None:
+    above, span = np.array(pairs).T
+    found = ratio_of_means(above, span)
+    if found.known:
+        for bound in (found.low, found.high):
+            values = above - bound * span
+            error = values.std(ddof=1) / math.sqrt(len(values))
+            reach = stats.t.ppf(0.975, len(values) - 1) * error
+            assert abs(values.mean()) == pytest.approx(reach, abs=1e-6)
+        assert found.low - 1e-9 <= found.value <= found.high + 1e-9
+    assert ratio_of_means(span, span).value == 1.0

@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweepd.agents.policy.league_pictures import equilibrium_words
 from sweepd.agents.policy.members import save_members
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
-from sweepd.optimize.objectives.games.league_artifacts import equilibrium_words
 from sweepd.optimize.objectives.games.objective import GameObjective
+from sweepd.optimize.objectives.games.pictures import draw_game
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import Settings
@@ -89,7 +90,7 @@ def test_a_trial_keeps_its_league_with_ratings(tmp_path: Path) -> None:
     found = evaluation(SCRIPTED, [0, 1], episodes=6)
     save_members(tmp_path / "members.safetensors", members)
     experiment.write(tmp_path, found)
-    experiment.draw(tmp_path, "trial 0")
+    draw_game(experiment.game, experiment.spec, tmp_path, "trial 0")
     for name in experiment.published:
         assert (tmp_path / name).exists(), name
     assert "ratings.png" in experiment.published
@@ -115,7 +116,7 @@ def test_the_league_of_a_small_game_in_turns_has_exact_values(tmp_path: Path) ->
     assert found is not None
     save_members(tmp_path / "members.safetensors", members)
     experiment.write(tmp_path, found)
-    experiment.draw(tmp_path, "trial 0")
+    draw_game(experiment.game, experiment.spec, tmp_path, "trial 0")
     league = json.loads((tmp_path / "league.json").read_text())
     known = league["exact"]["nash_conv"]
     assert set(known) == {"seed 0", "seed 1", "random"}

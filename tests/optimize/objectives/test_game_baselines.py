@@ -15,6 +15,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games import league_artifacts
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.games.pictures import draw_game
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
@@ -47,11 +48,9 @@ def test_a_complete_trial_leaves_a_league(tmp_path: Path, monkeypatch: pytest.Mo
     experiment.game = dataclasses.replace(experiment.game, players=few)
     trainer = Trainer(experiment)
     training = trainer.start(plan(0))
+    advance_to(trainer, [training], 1)
     trainer.write(training, tmp_path, trainer.evaluate([training])[0])
-    assert (
-        tmp_path / experiment.published[-1]
-    ).exists()  # what says that there is something to draw
-    experiment.draw(tmp_path, "a title")
+    draw_game(experiment.game, experiment.spec, tmp_path, "a title")
     assert all((tmp_path / name).exists() for name in experiment.published)
     league = json.loads((tmp_path / "league.json").read_text())
     assert league["players"][:3] == ["seed 0", "seed 1", "random"]

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -16,14 +16,17 @@ from optuna.trial import TrialState
 
 from sweepd.agents.algorithms.table import ALGORITHMS, get_algorithm
 from sweepd.agents.policy.members import load_members
+from sweepd.envs.games.parameters import game_params
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.experiment import GameExperiment
+from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.members.objective import choose_slots
 from sweepd.optimize.objectives.members.trainer import MemberTraining, Trainer
-from sweepd.optimize.objectives.request import Request, game_params
+from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Interrupted, WorkerHooks
 from sweepd.optimize.objectives.table import check_request
+from sweepd.optimize.objectives.trial_files import trial_files
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.specs import MEAN, GameSpec, StudySpec
@@ -32,6 +35,8 @@ from sweepd.optimize.study.space.search_space import SearchSpace, Settings
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import Plan
 from sweepd.optimize.worker.freeze import open_study
+from tests.agents.helpers import start
+from tests.agents.toy_env import AbsentEnv
 from tests.optimize.checkpointing import EveryRollout, kept_in
 from tests.optimize.conftest import Running
 from tests.optimize.study_files import open_handle
@@ -135,6 +140,19 @@ GAMES = {"cartpole": {}, "bucket-brigade": {"env": {"scenario": "v2_minimal", "m
 @pytest.mark.parametrize("game", GAMES)
 def test_a_trial_is_the_same_alone_in_a_batch_and_after_a_stop(game: str) -> None:
     same_alone_in_a_batch_and_after_a_stop(make_experiment(game, **GAMES[game]))
+
+
+def test_the_state_of_an_absent_agent_waits_in_evaluations() -> None:
+    env = AbsentEnv(2, 4)
+    act = start(env, {0: 0, 1: 1}, recurrent="gru", bptt=4).act_fn()
+    waiting = ~env.present()
+    assert bool(waiting.any() & ~waiting.all())
+    # As if the other agents had never acted.
+    make_experiment()._acting(act, cast(Any, env), 0)(torch.randn(8, env.state_dim))
+    act.done(~waiting)
+    fresh = start(env, {0: 0, 1: 1}, recurrent="gru", bptt=4).act_fn()
+    seen = torch.randn(8, env.state_dim)
+    assert torch.equal(act(seen), fresh(seen))
 
 
 def test_recurrent_members_are_evaluated_on_whole_episodes(tmp_path: Path) -> None:
@@ -367,6 +385,7 @@ def test_a_study_on_a_game_is_searched_and_its_output_names_no_markets(tmp_path:
     assert list(frame.columns) == ["seed", "episode", "return", "length"]
     assert frame.groupby("seed")["return"].mean().tolist() == first.user_attrs["sweepd:seed_scores"]
     assert first.user_attrs["sweepd:metrics"]["mean"] == first.value
+    assert {path.name for path in trial_files(handle, 0)} == {"returns.png", "episodes.parquet"}
     assert (folder / "returns.png").read_bytes().startswith(b"\x89PNG")
     assert len([k for k in first.system_attrs if k.startswith("artifacts:")]) == 2
     status = Running(["status", "--json"], tmp_path, tmp_path / "status.txt").finish()
@@ -393,6 +412,14 @@ def test_a_study_on_a_game_is_searched_and_its_output_names_no_markets(tmp_path:
         (
             {"env": "bucket-brigade", "scenario": "eazy"},
             "--scenario 'eazy' is not known; there are",
+        ),
+        (
+            {"env": "bucket-brigade", "scenario": "easy=0.5,eazy=0.5"},
+            "--scenario 'eazy' is not known; there are",
+        ),
+        (
+            {"env": "bucket-brigade", "scenario": "easy=0.5,hard=0.6"},
+            "shares must be above 0 and add up to 1",
         ),
         ({"env": "cartpole", "env_param": ["wheels=3"]}, "--env-param"),
         ({"env": "cartpole", "env_param": ["length=-1.0"]}, "length is -1.0"),
@@ -432,7 +459,9 @@ def test_spaces_of_games_have_a_start() -> None:
         parse_space(described, Subject("cartpole"))
 
 
-def test_the_length_of_random_play_is_part_of_the_study(tmp_path: Path) -> None:
+def test_the_length_of_random_play_is_part_of_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request = Request(
         env="cartpole",
         objective="return",
@@ -456,6 +485,9 @@ def test_the_length_of_random_play_is_part_of_the_study(tmp_path: Path) -> None:
     shorter = make_experiment(look_steps=9)
     assert isinstance(shorter.look.steps, int)
     assert (shorter.look.steps, shorter.look.rows) == (9, 144)
+    # The recorded kernels say what the networks are.
+    monkeypatch.setattr(GameObjective, "reads_images", lambda *_: pytest.fail("it was opened"))
+    open_study(handle.storage, "s", request, torch.device("cpu"), tmp_path, {}, said.append)
     other = dataclasses.replace(request, look_steps=64, given=frozenset({"look_steps"}))
     with pytest.raises(InputError, match="created with look_steps = 256, and now it is 64"):
         open_study(handle.storage, "s", other, torch.device("cpu"), tmp_path, {}, said.append)

@@ -109,7 +109,7 @@ def test_intervals_of_evaluations_contain_the_truth(seeds: int, own: bool) -> No
     # All seeds play the same episodes, unless each has its own.
     assert (len(set(found[0].scores)) == 1) is (not own or seeds == 1)
     expected = "episodes" if seeds == 1 else "seeds" if own else "seeds and episodes"
-    assert {one.record().resampled for one in found} == {expected}
+    assert {one.record.resampled for one in found} == {expected}
 
 
 def test_gaffkes_bounds_are_used_where_the_range_is_known() -> None:

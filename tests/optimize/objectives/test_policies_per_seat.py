@@ -67,6 +67,11 @@ def test_a_study_searches_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
             "needs a game in turns whose observations tell the seat",
         ),
         ("kuhn", '{ value = "both" }', "must be one of shared, per-seat, not 'both'"),
+        (
+            "kuhn",
+            BOTH.replace("START", "shared") + '\nrecurrent = { choices = ["", "gru"] }',
+            "a recurrent member has one policy for both seats",
+        ),
     ],
 )
 def test_what_is_refused(

@@ -15,6 +15,7 @@ from torch import Tensor
 from sweepd.agents.policy.members import save_members
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
+from sweepd.optimize.objectives.games.pictures import draw_game
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import check_request
@@ -85,12 +86,12 @@ def test_the_members_exact_nash_conv_is_a_metric(tmp_path: Path) -> None:
     members = trainer.actors(training)
     save_members(tmp_path / "members.safetensors", members)
     experiment.write(tmp_path, found)
-    experiment.draw(tmp_path, "trial 0")
+    draw_game(experiment.game, experiment.spec, tmp_path, "trial 0")
     exact = json.loads((tmp_path / "league.json").read_text())["exact"]["nash_conv"]
     own = [exact[f"seed {member}"] for member in (0, 1)]
     assert list(found.nash_conv) == [values["sampled"] for values in own]
     metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert metrics["nash_conv"] == np.mean(found.nash_conv) == found.record().nash_conv
+    assert metrics["nash_conv"] == np.mean(found.nash_conv) == found.record.nash_conv
     assert metrics["nash_conv_least"] == min(found.nash_conv)
     other = make_experiment("kuhn", objective="points", seeds=2, episodes=6)
     [plain] = Trainer(other).evaluate([training])
@@ -110,7 +111,7 @@ def test_a_known_nash_conv_and_games_without_one() -> None:
     card_game = make_experiment(SCRIPTED, objective="points", seeds=2, slots=2)
     without = card_game.with_exact(bare, members)
     assert "nash_conv" not in without.metrics()
-    assert without.record().nash_conv is None
+    assert without.record.nash_conv is None
     with_key = TrialRecord(nash_conv=0.25).to_attributes(make_spec("kuhn"))
     assert with_key == {"sweepd:nash_conv": 0.25}
     assert TrialRecord.from_attributes(with_key).nash_conv == 0.25
@@ -137,7 +138,7 @@ def test_the_league_of_a_trial_plays_as_its_study(tmp_path: Path) -> None:
         bare = GameEvaluation(0.5, 0.5, (0.5, 0.5), (), _episodes())
         save_members(folder / "members.safetensors", [uniform, uniform])
         experiment.write(folder, bare)
-        experiment.draw(folder, play)
+        draw_game(experiment.game, experiment.spec, folder, play)
         league = json.loads((folder / "league.json").read_text())
         won[play] = league["wins"][0][league["players"].index("scissors")] / league["games"]
     assert won["deterministic"] == 1.0  # the first of equal options is rock

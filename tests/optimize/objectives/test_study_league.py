@@ -38,12 +38,19 @@ from sweepd.optimize.worker.worker import Worker, WorkerOptions
 from tests.envs.games.toys import RockPaperScissors, chooser
 from tests.optimize.conftest import Running, search_app
 from tests.optimize.objectives.test_game_study import (
+    SHAPE,
     make_spec,
     plan,
     same_alone_in_a_batch_and_after_a_stop,
     to_the_end,
 )
-from tests.optimize.study_files import killed_at_checkpoint, make_handle, numbers, open_handle
+from tests.optimize.study_files import (
+    finish,
+    killed_at_checkpoint,
+    make_handle,
+    numbers,
+    open_handle,
+)
 from tests.optimize.worker.test_batch import advance_to
 
 RPS = "tests.envs.games.toys:RPS"
@@ -80,7 +87,7 @@ def complete(
     save_members(path, members)
     record = TrialRecord(scores=scores, members=scored_file(path))
     handle.storage.set_trial_user_attrs(new.trial_id, record.to_attributes(handle.spec))
-    handle.complete(new.trial_id, 0.5)
+    finish(handle, new.trial_id, 0.5)
     return new.number
 
 
@@ -254,6 +261,25 @@ def test_studies_without_the_opponent_have_no_league(tmp_path: Path) -> None:
     assert experiment.league(handle, lambda _: None) is None
 
 
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_recurrent_members_in_turns_are_the_same_in_company_and_after_a_stop(
+    cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a scripted player, the present and past selves and a recurrent player of the league."""
+    monkeypatch.setitem(SHAPE, "recurrent", cell)
+    monkeypatch.setitem(SHAPE, "bptt", 4)
+    curriculum = read_opponents("grabber=0.2,self=0.3,past=0.2,league=0.3").to_dict()
+    spec = make_spec("tests.envs.games.toys:NIM", curriculum=curriculum, objective="points")
+    trainer = Trainer(GameExperiment(spec, torch.device("cpu")))
+    first = trainer.start(plan(0))
+    to_the_end(trainer, [first])
+    [player, _] = trainer.actors(first)
+    assert player.spec.cell == cell
+    experiment = GameExperiment(spec, torch.device("cpu"))
+    experiment.meet({"trial 0": LeaguePlayer(Champion(player, sampled=True), 1.0)})
+    same_alone_in_a_batch_and_after_a_stop(experiment)
+
+
 def test_members_are_the_same_in_company_and_after_a_stop() -> None:
     experiment = GameExperiment(spec_with("league=0.8,past=0.2"), torch.device("cpu"))
     experiment.meet(
@@ -288,15 +314,12 @@ PICTURES = Pictures.game()
         ("--env bucket-brigade", "opponents and phases are for games of two seats"),
         ("--env gym:CartPole-v1", "opponents and phases are for games of two seats"),
         (f"--env {__name__}:PICTURES", "policies that read images, as in "),
-        ("--env kuhn --search-space gru.toml", "recurrent networks cannot learn kuhn"),
     ],
 )
 def test_studies_that_cannot_have_a_league_are_refused_before_they_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    recurrent = 'recurrent = { choices = ["", "gru"] }\nbptt = { value = 4 }\n[ppo]'
-    (tmp_path / "gru.toml").write_text(SPACE.replace("[ppo]", recurrent))
     words = f"train --opponents league=0.5,self=0.5 --study-name s --threads 1 --gpu cpu {flags}"
     words += " --n-envs 64 --horizon 4 --budget 1024 --rungs 1 --look-steps 2"
     with pytest.raises(InputError) as refused:

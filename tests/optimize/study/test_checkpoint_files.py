@@ -65,8 +65,7 @@ class OneWorker:
 @pytest.fixture
 def worker(bars: Bars, tmp_path: Path) -> OneWorker:
     handle = make_handle(tmp_path, make_spec(bars))
-    trial_id = handle.storage.claim_new(handle.study_id, "w", 1)
-    assert trial_id is not None
+    [trial_id] = handle.storage.claim_new(handle.study_id, "w", 1)
     return OneWorker(handle, trial_id)
 
 

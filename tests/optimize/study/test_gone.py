@@ -77,9 +77,7 @@ def test_a_trial_that_another_program_changed_is_lost_and_not_written_to(
 ) -> None:
     study = _make_study(storage, "a")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
-    changed, kept = (storage.claim_new(study, name, 2) for _ in range(2))
-    assert changed is not None
-    assert kept is not None
+    changed, kept = storage.claim_new(study, name, 2, 2)
     plain = _plain(storage)
     if fate == "told":
         plain.tell(0, 1.0)
@@ -116,8 +114,7 @@ def test_a_trial_taken_by_a_plain_optuna_script_gets_a_first_heartbeat(
     storage: StudyStorage,
 ) -> None:
     study = _make_study(storage, "a")
-    trial = storage.claim_new(study, "w", 1)
-    assert trial is not None
+    [trial] = storage.claim_new(study, "w", 1)
     other = open_storage(storage.url)
     for _ in range(2):
         _age(storage, 1000)
@@ -136,8 +133,7 @@ def test_a_trial_taken_by_a_plain_optuna_script_gets_a_first_heartbeat(
 def test_an_attempt_released_by_an_older_version_is_not_stale(storage: StudyStorage) -> None:
     """The worker and its last heartbeat are still in the row."""
     study = _make_study(storage, "a")
-    trial = storage.claim_new(study, "w", 1)
-    assert trial is not None
+    [trial] = storage.claim_new(study, "w", 1)
     storage.set_trial_state_values(trial, TrialState.WAITING)
     with storage.transaction() as session:
         session.execute(attempts.update().values(worker="w", beat=1000.0))
@@ -151,8 +147,7 @@ def test_an_attempt_released_by_an_older_version_is_not_stale(storage: StudyStor
 def test_a_deleted_study_is_detected_and_leaves_no_rows(storage: StudyStorage) -> None:
     study = _make_study(storage, "a")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
-    trial = storage.claim_new(study, name, 5)
-    assert trial is not None
+    [trial] = storage.claim_new(study, name, 5)
     with Heartbeat(storage, name, interval=60) as heartbeat:
         optuna.delete_study(study_name="s", storage=storage.url)
         heartbeat.try_beat()
@@ -176,7 +171,7 @@ def test_a_recreated_study_inherits_nothing(storage: StudyStorage) -> None:
     old = _make_study(storage, "a")
     name = register_worker(storage, old, alongside=False, say=lambda _: None)
     for _ in range(3):
-        assert storage.claim_new(old, name, 3) is not None
+        assert storage.claim_new(old, name, 3)
     with storage.transaction() as session:
         session.execute(attempts.update().values(rung=7, beat=1.0))
     heartbeat = Heartbeat(storage, name, interval=60)
@@ -189,7 +184,7 @@ def test_a_recreated_study_inherits_nothing(storage: StudyStorage) -> None:
             _plain(other).enqueue_trial({})
         waiting = [t._trial_id for t in other.get_all_trials(new)]
         assert other.claim_waiting(new, waiting[0], "w", 5)
-        third = other.claim_new(new, "w", 5)
+        [third] = other.claim_new(new, "w", 5)
         with other.transaction() as session:
             found = sa.select(attempts.c.trial_id, attempts.c.rung).where(
                 attempts.c.trial_id.in_([*waiting, third])
@@ -211,7 +206,7 @@ def test_rows_of_a_database_without_triggers_are_deleted_when_it_is_opened(
 ) -> None:
     study = _make_study(storage, "a")
     register_worker(storage, study, alongside=False, say=lambda _: None)
-    assert storage.claim_new(study, "w", 1) is not None
+    assert storage.claim_new(study, "w", 1)
     with closing(sqlite3.connect(storage.url.removeprefix("sqlite:///"))) as older:
         for (trigger,) in older.execute(
             "SELECT name FROM sqlite_master WHERE type = 'trigger'"
@@ -256,8 +251,7 @@ def test_a_deleted_or_replaced_database_file_is_detected(
 ) -> None:
     study = _make_study(storage, "a")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
-    trial = storage.claim_new(study, name, 1)
-    assert trial is not None
+    [trial] = storage.claim_new(study, name, 1)
     with Heartbeat(storage, name, interval=60) as heartbeat:
         if how == "moved":
             (tmp_path / "s.db").rename(tmp_path / "t.db")
@@ -300,7 +294,7 @@ def test_a_file_that_cannot_be_inspected_does_not_count_as_deleted(
         monkeypatch.setattr(os, "stat", failing)
         beaten = heartbeat.beaten
         heartbeat.try_beat()
-        trial = storage.claim_new(study, name, 1)
+        [trial] = storage.claim_new(study, name, 1)
         monkeypatch.undo()
         assert heartbeat.gone is None
         assert heartbeat.beaten > beaten
@@ -467,7 +461,6 @@ def test_a_deleted_folder_is_reported_and_recreated(
         if not (market / "deleted").exists() and own.telemetry.done:
             (market / "deleted").touch()
             own.records.wait()
-            own.records._plots.wait()  # otherwise rmtree may meet a file that is being renamed
             shutil.rmtree(own.handle.run_dir)
         return rung(own, *arguments)  # type: ignore[arg-type]
 

@@ -38,7 +38,7 @@ from sweepd.optimize.study.space.parsing import load_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.objectives.test_game_study import make_spec
-from tests.optimize.study_files import make_handle
+from tests.optimize.study_files import finish, make_handle
 
 AXES = [
     Axis("rate", 1e-4, 1e-2, log=True),
@@ -141,7 +141,7 @@ def test_rows_follow_the_study_and_finished_trials_are_read_once(
     assert [one.state for one in running] == ["COMPLETE", "RUNNING", "COMPLETE"]
     handle.report(plan, 1, 0.25)
     assert rows.read()[1].rungs == {1: 0.25}
-    handle.complete(plan.trial_id, 3.0)
+    finish(handle, plan.trial_id, 3.0)
     done = rows.read()
     assert [one.value for one in done] == [1.0, 3.0, 2.0]
     assert done is not running

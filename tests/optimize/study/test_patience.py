@@ -99,8 +99,7 @@ def test_operations_wait_for_a_locked_file_and_write_once(tmp_path: Path) -> Non
         storage_url(str(tmp_path / "s.db"), tmp_path), busy_timeout=0.05
     )
     study = optuna.create_study(storage=storage, study_name="s")
-    trial_id = storage.claim_new(study._study_id, "w", 1)
-    assert trial_id is not None
+    [trial_id] = storage.claim_new(study._study_id, "w", 1)
     storage.patience.limit = 60.0
     with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -113,8 +112,7 @@ def test_operations_wait_for_a_locked_file_and_write_once(tmp_path: Path) -> Non
         (trial,) = study.get_trials()
         assert trial.state == TrialState.COMPLETE
         assert trial.intermediate_values == {1: 0.5}
-        lost = storage.claim_new(study._study_id, "w", 2)
-        assert lost is not None
+        [lost] = storage.claim_new(study._study_id, "w", 2)
         optuna.load_study(study_name="s", storage=storage.url).tell(1, 2.0)
         other.execute("BEGIN IMMEDIATE")
         assert storage.give_up(lost) == "was set to COMPLETE by another program"

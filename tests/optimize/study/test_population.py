@@ -17,6 +17,7 @@ from sweepd.optimize.study.space.parsing import parse_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle, create_study
 from tests.optimize.objectives.test_game_study import make_spec
+from tests.optimize.study_files import finish
 
 SPACE = {
     "name": "s",
@@ -71,7 +72,7 @@ def test_finished_members_leave_their_population(handles: list[StudyHandle]) -> 
     assert ask(handles[1], "b", SIZE) == [0, 2, 3]
     for trial in handles[1].trials():
         if not trial.state.is_finished():
-            handles[1].complete(trial._trial_id, 1.0)
+            finish(handles[1], trial._trial_id, 1.0)
     assert ask(handles[0], "a", SIZE) == []
 
 
@@ -79,20 +80,17 @@ def test_workers_that_create_a_population_at_the_same_time_give_it_back(
     handles: list[StudyHandle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = StudyStorage.claim_new
-    made = [0]
 
-    def interleaved(self: StudyStorage, *arguments: Any) -> int | None:
-        made[0] += 1
-        if made[0] == 3:
-            claim(handles[1].storage, handles[1].study_id, "b", TOTAL)
+    def interleaved(self: StudyStorage, *arguments: Any) -> list[int]:
+        monkeypatch.undo()
+        claim(handles[1].storage, handles[1].study_id, "b", TOTAL)
         return claim(self, *arguments)
 
     monkeypatch.setattr(StudyStorage, "claim_new", interleaved)
     assert ask(handles[0], "a") == []
-    monkeypatch.undo()
     # The other worker's trial is in the first population.
     assert ask(handles[0], "a") == [4, 5, 6, 7]
-    put_back(handles[1], [2])
+    put_back(handles[1], [0])
     assert ask(handles[1], "b") == [0, 1, 2, 3]
     assert [t.state for t in handles[0].trials()] == [TrialState.RUNNING] * 8
 

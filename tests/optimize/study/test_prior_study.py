@@ -25,7 +25,7 @@ from sweepd.optimize.study.space.parsing import study_space
 from sweepd.optimize.study.study import StudyHandle, create_study
 from sweepd.optimize.worker.trial_run import _origin
 from tests.optimize.study.test_race_study import fill, spec
-from tests.optimize.study_files import make_handle
+from tests.optimize.study_files import finish, make_handle
 from tests.optimize.worker.test_batch import make_spec
 
 RESULTS = ((1e-3, 4.0), (1e-2, 9.0), (1e-3, 8.0), (1e-4, 5.0), (1e-5, 1.0), (1e-1, 2.0))
@@ -101,7 +101,7 @@ def draws(handle: StudyHandle, count: int) -> list[dict[str, Any]]:
         for rung in (1, 2):
             handle.report(plan, rung, plan.params["learning_rate"])
         handle.storage.set_trial_user_attrs(plan.trial_id, {"sweepd:seed": 1})
-        handle.complete(plan.trial_id, plan.params["learning_rate"])
+        finish(handle, plan.trial_id, plan.params["learning_rate"])
     return [trial.params for trial in handle.trials()]
 
 

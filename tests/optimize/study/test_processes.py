@@ -43,7 +43,7 @@ signal.signal(signal.SIGTERM, lambda *_: os._exit(99))
 name = register_worker(storage, study, alongside=False, say=print)
 [alive] = [w.alive for w in list_workers(storage, study) if w.worker == name]
 seen = len(recover_stale(storage, study))
-trial = storage.claim_new(study, name, 9)
+[trial] = storage.claim_new(study, name, 9)
 found = {"name": name, "trial": trial, "pid": os.getpid(), "alive": alive, "recovered": seen}
 print(json.dumps(found), flush=True)
 sys.stdin.read()
@@ -133,8 +133,7 @@ def _recorded_elsewhere(
     """
     study = storage.get_study_id_from_name("s")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
-    trial = storage.claim_new(study, name, 1)
-    assert trial is not None
+    [trial] = storage.claim_new(study, name, 1)
     values: dict[str, object] = {
         "pid": 2**22 + 1,
         "started": f"{namespace()}/1",
@@ -187,7 +186,7 @@ def test_containers_with_equal_host_names_do_not_touch_each_others_trials_and_pr
 ) -> None:
     study = storage.get_study_id_from_name("s")
     own = register_worker(storage, study, alongside=False, say=lambda _: None)
-    held = [storage.claim_new(study, own, 9)]
+    held = storage.claim_new(study, own, 9)
     containers: list[subprocess.Popen[str]] = []
     try:
         said = []

@@ -26,7 +26,7 @@ from sweepd.optimize.worker.summary import print_summary
 from sweepd.optimize.worker.telemetry import Telemetry
 from sweepd.optimize.worker.timing import Phases
 from tests.optimize.objectives.test_game_study import make_spec
-from tests.optimize.study_files import make_handle
+from tests.optimize.study_files import finish, make_handle
 
 METRICS = {
     "mean": 1.0,
@@ -61,7 +61,7 @@ def fill(handle: StudyHandle, results: tuple[tuple[float, float], ...] = RESULTS
             handle.storage.set_trial_user_attrs(trial_id, own)
         record = TrialRecord(seed=1, scores=(value,), metrics=METRICS)
         handle.storage.set_trial_user_attrs(trial_id, record.to_attributes(handle.spec))
-        handle.complete(trial_id, value)
+        finish(handle, trial_id, value)
     return handle
 
 

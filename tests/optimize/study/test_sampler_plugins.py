@@ -24,6 +24,7 @@ from sweepd.optimize.study.sampling.samplers import SharedSpaceTPE, make_sampler
 from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.freeze import open_study
 from tests.distributions import install
+from tests.optimize.study_files import finish
 
 CPU = torch.device("cpu")
 HERE = __name__
@@ -75,7 +76,7 @@ def finished(handle: StudyHandle, trials: int, at_once: int) -> list[dict[str, o
         for plan in handle.ask_batch(at_once, "w", trials):
             value = -abs(float(plan.params["clip"]) - 0.2)
             handle.report(plan, 1, value)
-            handle.complete(plan.trial_id, value)
+            finish(handle, plan.trial_id, value)
         handle = StudyHandle(handle.storage, handle.name)  # as another process
     return [trial.params for trial in handle.trials()]
 

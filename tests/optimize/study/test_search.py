@@ -24,7 +24,7 @@ from sweepd.optimize.study.search import Search
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace
 from sweepd.optimize.study.study import StudyHandle
-from tests.optimize.study_files import make_handle, open_handle
+from tests.optimize.study_files import finish, make_handle, open_handle
 from tests.optimize.worker.test_batch import make_spec
 
 RUNGS, BATCH, TRIALS = 4, 3, 24
@@ -64,7 +64,7 @@ def in_the_database(handle: StudyHandle) -> Decisions:
                     # As a worker does: a trial without a record is another program's.
                     record = TrialRecord(seed=plan.seed).to_attributes(handle.spec)
                     found = value(plan.params, rung)
-                    handle.complete(plan.trial_id, found, attributes=record)
+                    finish(handle, plan.trial_id, found, attributes=record)
                 elif pruned:
                     ended = TrialWrite(plan.trial_id, {REASON_KEY: "worse"}, end=TrialState.PRUNED)
                     handle.storage.write_one(ended)

@@ -56,12 +56,14 @@ def _racer(url: str, names: list[str], total: int, out: Any) -> None:
     taken: list[int] = []
     while True:
         waiting = [t._trial_id for t in storage.get_all_trials(study, states=(TrialState.WAITING,))]
-        got = next((t for t in waiting if storage.claim_waiting(study, t, names[0], total)), None)
-        got = got if got is not None else storage.claim_new(study, names[0], total)
-        if got is None:
+        got = [t for t in waiting[:1] if storage.claim_waiting(study, t, names[0], total)]
+        # Two at once: the total is exact where one of them would exceed it.
+        got = got or storage.claim_new(study, names[0], total, 2)
+        if not got and not waiting:
             break
-        taken.append(got)
-        storage.set_trial_state_values(got, TrialState.COMPLETE, [0.0])
+        taken += got
+        for trial_id in got:
+            storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [0.0])
     out.put(taken)
 
 
@@ -109,8 +111,7 @@ def test_a_new_database_can_be_opened_by_concurrent_processes(url: str) -> None:
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_the_check_of_the_token_is_in_the_transaction_of_the_write(storage: StudyStorage) -> None:
     """Between check and write, another connection finds the database locked."""
-    trial_id = storage.claim_new(_id(storage), "w", 1)
-    assert trial_id is not None
+    [trial_id] = storage.claim_new(_id(storage), "w", 1)
     locked = []
 
     def probe(*_: Any, **__: Any) -> None:
@@ -187,8 +188,7 @@ def test_a_write_is_whole_wherever_it_is_cut_off_and_retried_as_a_whole(
     storage: StudyStorage, write: str
 ) -> None:
     def begun() -> int:
-        trial_id = storage.claim_new(_id(storage), "w", 100)
-        assert trial_id is not None
+        [trial_id] = storage.claim_new(_id(storage), "w", 100)
         storage.write_one(TrialWrite(trial_id, report=(1, 0.25)))
         return trial_id
 
@@ -212,7 +212,7 @@ def test_a_write_is_whole_wherever_it_is_cut_off_and_retried_as_a_whole(
         assert storage.patience.retries == retried + 1
         assert _written(storage, trial_id) == whole
     assert _written(storage, trial_id) == whole
-    assert statement > 4
+    assert statement > 3
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,7 @@ def test_a_write_is_whole_wherever_it_is_cut_off_and_retried_as_a_whole(
 def test_a_trial_is_written_as_optuna_writes_it(
     storage: StudyStorage, study: optuna.Study, state: TrialState, values: list[float] | None
 ) -> None:
-    ours, theirs = (storage.claim_new(_id(storage), "w", 2) for _ in range(2))
-    assert ours is not None
-    assert theirs is not None
+    ours, theirs = storage.claim_new(_id(storage), "w", 2, 2)
     params = {"x": (0.5, RANGE), "n": (1, CategoricalDistribution((8, 9)))}
     storage.write_one(TrialWrite(ours, params=params))
     trial = optuna.Trial(study, theirs)
@@ -250,7 +248,7 @@ def test_a_trial_is_written_as_optuna_writes_it(
 def test_a_stale_attempt_returns_to_waiting_and_one_with_heartbeats_does_not(
     storage: StudyStorage, study: optuna.Study
 ) -> None:
-    dead, alive = (storage.claim_new(_id(storage), "w", 3) for _ in range(2))
+    dead, alive = storage.claim_new(_id(storage), "w", 3, 2)
     never = study.ask()  # RUNNING, made by plain Optuna: it never beats
     other = open_storage(storage.url)
     assert recover_stale(other, _id(storage), grace=60) == []
@@ -279,7 +277,7 @@ def test_a_stale_attempt_returns_to_waiting_and_one_with_heartbeats_does_not(
 @pytest.mark.usefixtures("study")
 def test_a_worker_whose_process_has_ended_holds_no_trials(storage: StudyStorage) -> None:
     dead = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
-    trial_id = storage.claim_new(_id(storage), dead, 1)
+    [trial_id] = storage.claim_new(_id(storage), dead, 1)
     with storage.transaction() as session:
         session.execute(workers.update().values(pid=2**22 + 1))
     other = open_storage(storage.url)
@@ -291,7 +289,7 @@ def test_a_worker_whose_process_has_ended_holds_no_trials(storage: StudyStorage)
 @pytest.mark.usefixtures("study")
 def test_the_heartbeat_is_written_and_detects_lost_trials(storage: StudyStorage) -> None:
     name = register_worker(storage, _id(storage), alongside=False, say=lambda _: None)
-    kept, lost = (storage.claim_new(_id(storage), name, 2) for _ in range(2))
+    kept, lost = storage.claim_new(_id(storage), name, 2, 2)
     with storage.transaction() as session:
         session.execute(attempts.update().values(beat=0.0))
         session.execute(

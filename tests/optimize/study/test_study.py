@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,9 +15,11 @@ from sweepd.envs.crypto.data.bars import Bars
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.opening import open_storage
+from sweepd.optimize.study.database.storage import StudyStorage, TrialWrite
 from sweepd.optimize.study.database.tables import workers
 from sweepd.optimize.study.recovery.registration import claim_closing, list_workers
-from sweepd.optimize.study.study import Plan, StudyHandle
+from sweepd.optimize.study.search import Search
+from sweepd.optimize.study.study import StudyHandle
 from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.worker import Outcome, Worker, WorkerOptions
 from tests.optimize.study_files import make_handle, wait_for
@@ -27,23 +31,41 @@ def test_an_error_while_a_batch_is_claimed_puts_its_trials_back(
 ) -> None:
     handle = make_handle(tmp_path, make_spec(bars))
     [held] = handle.ask_batch(1, "w", 9)
-    plan = StudyHandle.plan
+    draw = Search.draw
 
     def interrupted(
-        own: StudyHandle, trial_id: int, shape: dict[str, object] | None, total: int
-    ) -> Plan | None:
-        if own.storage.get_trial(trial_id).number == 2:
+        own: Search, storage: Any, name: str, trial_id: int, number: int, *more: Any
+    ) -> Any:
+        if number == 2:
             raise KeyboardInterrupt
-        return plan(own, trial_id, shape, total)
+        return draw(own, storage, name, trial_id, number, *more)
 
-    monkeypatch.setattr(StudyHandle, "plan", interrupted)
+    monkeypatch.setattr(Search, "draw", interrupted)
     with pytest.raises(KeyboardInterrupt):
         handle.ask_batch(3, "w", 9)
-    assert [t.state.name for t in handle.trials()] == ["RUNNING", "WAITING", "WAITING"]
+    assert [t.state.name for t in handle.trials()] == ["RUNNING", *3 * ["WAITING"]]
     assert list(handle.storage.held()) == [held.trial_id]
     monkeypatch.undo()
     handle.put_back(held.trial_id)
     assert [p.number for p in handle.ask_batch(3, "w", 9)] == [0, 1, 2]
+
+
+def test_a_report_writes_the_attributes_that_have_changed(
+    bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = make_handle(tmp_path, make_spec(bars))
+    [plan] = handle.ask_batch(1, "w", 1)
+    write, written = StudyStorage.write, []
+
+    def noted(own: StudyStorage, writes: Sequence[TrialWrite]) -> set[int]:
+        written.append(dict(writes[0].attributes))
+        return write(own, writes)
+
+    monkeypatch.setattr(StudyStorage, "write", noted)
+    handle.report(plan, 1, 0.5, {"a": 1, "b": 2.0})
+    handle.report(plan, 2, 0.6, {"a": 1, "b": 3.0, "c": [0.5]})
+    assert written == [{"a": 1, "b": 2.0}, {"b": 3.0, "c": [0.5]}]
+    assert handle.trials()[0].user_attrs == {"a": 1, "b": 3.0, "c": [0.5]}
 
 
 def test_a_worker_that_closes_a_study_sends_heartbeats_until_it_is_closed(

@@ -36,7 +36,7 @@ from sweepd.optimize.worker.freeze import open_study, spec_flags
 from sweepd.optimize.worker.tracked import trial_picture
 from tests.optimize.conftest import Running, Sweepd
 from tests.optimize.objectives.command.programs import command_study, work_on
-from tests.optimize.study_files import killed_at_checkpoint, numbers, open_handle
+from tests.optimize.study_files import finish, killed_at_checkpoint, numbers, open_handle
 
 CPU = torch.device("cpu")
 # The value grows with x, and so does the cost: every trial is on the frontier.
@@ -262,7 +262,7 @@ def test_samplers_of_several_values_and_constraints_are_repeatable(
             broken = {"constraints:cost<=0.5": rate**2 - 0.5}
             handle.storage.set_trial_user_attrs(plan.trial_id, {"sweepd:seed": 1}, broken)
             assert handle.judge([plan]) == [False]
-            handle.complete(plan.trial_id, rate, rate**2)
+            finish(handle, plan.trial_id, rate, rate**2)
             handle = StudyHandle(handle.storage, handle.name)  # as another process
         drawn.append([trial.params for trial in handle.trials()])
         assert all(trial.intermediate_values for trial in handle.trials())
@@ -285,7 +285,7 @@ def test_searches_learn_from_constraints(sampler: str, tmp_path: Path) -> None:
             handle.report(plan, 1, total)
             broken = {"constraints:cost<=0.5": total - 0.5} if constraints else {}
             handle.storage.set_trial_user_attrs(plan.trial_id, {"sweepd:seed": 1}, broken)
-            handle.complete(plan.trial_id, total)
+            finish(handle, plan.trial_id, total)
         late = [sum(trial.params.values()) for trial in handle.trials()[15:]]
         shares.append(sum(total <= 0.5 for total in late) / len(late))
     assert shares[0] <= 0.2

@@ -74,7 +74,7 @@ def train(handle: StudyHandle, bars: Bars, total: int) -> None:
 
 
 @pytest.mark.parametrize("trials", [1, 3])
-def test_a_batch_reports_ends_and_keeps_checkpoints_in_one_transaction_each(
+def test_a_batch_is_claimed_drawn_reported_kept_and_ended_in_one_transaction_each(
     bars: Bars, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int
 ) -> None:
     handle = make_handle(tmp_path, spec(bars, RUNGS))
@@ -87,10 +87,10 @@ def test_a_batch_reports_ends_and_keeps_checkpoints_in_one_transaction_each(
     if Path("/proc/self/fd").exists():
         monkeypatch.setattr(os, "fsync", counted)
     train(handle, bars, trials)
-    claimed_and_drawn, reports, ends, checkpoints = 2 * trials, RUNGS, 1, RUNGS - 1
-    assert +counts == {"worker": claimed_and_drawn + reports + ends, "records": checkpoints}
-    # Weights, back-test, metrics and picture of a trial, two copies for optuna-dashboard.
-    files = trials * (checkpoints + 4 + 2)
+    claimed, drawn, reports, ends, checkpoints = 1, 1, RUNGS, 1, RUNGS - 1
+    assert +counts == {"worker": claimed + drawn + reports + ends, "records": checkpoints}
+    # Weights, back-test and metrics of a trial.
+    files = trials * (checkpoints + 3)
     if synced:
         assert synced == {False: files, True: files}
 

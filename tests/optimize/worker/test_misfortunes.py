@@ -297,7 +297,7 @@ def test_heartbeats_use_the_clock_of_the_database(
     optuna.create_study(storage=storage, study_name="s")
     study = storage.get_study_id_from_name("s")
     name = register_worker(storage, study, alongside=False, say=lambda _: None)
-    trial = storage.claim_new(study, name, 1)
+    [trial] = storage.claim_new(study, name, 1)
     for hours in (-5, 5):
         shifted = time.time() + 3600 * hours
         monkeypatch.setattr(time, "time", lambda at=shifted: at)
@@ -338,8 +338,7 @@ def test_a_reader_of_the_same_file_never_blocks_a_worker(tmp_path: Path) -> None
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM trials").fetchone() == (0,)
         for _ in range(20):
-            trial = storage.claim_new(study, "w", 100)
-            assert trial is not None
+            [trial] = storage.claim_new(study, "w", 100)
             storage.set_trial_intermediate_value(trial, 1, 0.5)
             storage.set_trial_state_values(trial, TrialState.COMPLETE, [1.0])
         assert reader.execute("SELECT count(*) FROM trials").fetchone() == (0,)

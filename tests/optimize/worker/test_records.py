@@ -13,9 +13,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import TrialState
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.support.errors import RunError
 from sweepd.envs.support.terminal import Terminal
-from sweepd.optimize.objectives import artifacts
 from sweepd.optimize.objectives.market.experiment import CryptoExperiment
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.study.database.opening import open_storage
@@ -104,44 +102,6 @@ def test_samplers_that_share_the_space_propose_what_optunas_own_would() -> None:
 
 def _handle(folder: Path) -> StudyHandle:
     return StudyHandle(open_storage(storage_url(None, folder / "runs"), create=False), "s")
-
-
-def test_the_next_worker_draws_the_plots_that_a_killed_worker_did_not(
-    market: Path, sweepd: Sweepd
-) -> None:
-    sweepd("train", "--n-trials", 2, "--pruner", "none").finish()
-    handle = _handle(market)
-    trials = handle.trials()
-    for trial in trials:
-        files = artifacts.announced(handle.run_dir, trial)
-        assert set(files) == {"equity.png", "paths.parquet"}
-        for name, file in files.items():
-            assert file.read_bytes() == (handle.trial_dir(trial.number) / name).read_bytes()
-            file.unlink()
-        (handle.trial_dir(trial.number) / "equity.png").unlink()
-    (handle.trial_dir(1) / "paths.parquet").unlink()  # this one was trained on another machine
-    sweepd("train", "--n-trials", 2).finish()
-    assert artifacts.announced(handle.run_dir, trials[0], missing=True) == {}
-    assert (handle.trial_dir(0) / "equity.png").read_bytes().startswith(b"\x89PNG")
-    assert set(artifacts.announced(handle.run_dir, trials[1], missing=True)) == {
-        "equity.png",
-        "paths.parquet",
-    }
-
-
-@pytest.mark.parametrize(
-    "problem", [OSError(28, "No space left on device"), RunError("no equilibrium was found")]
-)
-def test_a_plot_that_cannot_be_drawn_does_not_fail_the_trial(
-    market: Path, sweepd: Sweepd, monkeypatch: pytest.MonkeyPatch, problem: Exception
-) -> None:
-    def failing(*_: object) -> None:
-        raise problem
-
-    monkeypatch.setattr(records, "publish", failing)
-    out = sweepd("train", "--n-trials", 1, "--pruner", "none").finish()
-    assert f"its plot could not be drawn ({getattr(problem, 'strerror', None) or problem})" in out
-    assert [t.state for t in _handle(market).trials()] == [TrialState.COMPLETE]
 
 
 def test_a_checkpoint_that_cannot_be_written_requeues_the_trials(

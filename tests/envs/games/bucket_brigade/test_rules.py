@@ -99,7 +99,7 @@ def test_recorded_games_are_reproduced() -> None:
         spreads = torch.zeros(longest, houses, 2, count, dtype=torch.bool)
         for at, game in enumerate(batch):
             one, params = slice(at, at + 1), game.params
-            rules.configure(one, params)
+            rules.configure(one, params, at)
             seen.configure(one, params)
             given = {
                 name: torch.tensor(values).unsqueeze(-1) for name, values in game.fields.items()

@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 
 from sweepd.optimize.objectives.command import job
 from sweepd.optimize.objectives.command.run import CommandRun
+from sweepd.optimize.objectives.trial_files import trial_files
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
 from tests.optimize.objectives.command.programs import PYTHON, command_study, work_on
@@ -74,6 +75,7 @@ report(2, 2 * params["lr"], loss=1.0)
     assert record.learner_params == first.params
     assert record.starts == [[1]]
     assert record.device is None
+    assert {path.name for path in trial_files(handle, 0)} == {"curve.png", "manifest.json"}
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert not (folder / "seed-0" / "checkpoint").exists()
     assert list((handle.run_dir / "tensorboard" / "trial-00000").glob("events.*"))
@@ -96,7 +98,7 @@ def test_parameters_of_every_kind_reach_the_words_of_the_command(tmp_path: Path)
     handle = command_study(tmp_path, "", params, command=f"bash {script} {names} '{{trial}} x'")
     work_on(handle, 2)
     assert [trial.value for trial in handle.trials()] == [2.0, 2.0]
-    assert not (handle.trial_dir(0) / "curve.png").exists()  # of a single report
+    assert [path.name for path in trial_files(handle, 0)] == ["manifest.json"]  # a single report
     for trial in handle.trials():
         words = (handle.trial_dir(trial.number) / "seed-0" / "out" / "words").read_text()
         settings = handle.space.resolve(trial.params).learner
