@@ -35,7 +35,7 @@ from sweepd.envs.native.use import scattered
 
 # Of networks without other layers, with a recurrent layer, and of images. After an intended change of
 # the numerics: python -m sweepd.agents.native.self_test
-FEED_FORWARD, RECURRENT, IMAGES = "56b868b7f0c4fa97", "b4e5ba9cf703360f", "1fc1e6bf8ad504db"
+FEED_FORWARD, RECURRENT, IMAGES = "b1aafd7c19139fe7", "b4e5ba9cf703360f", "1fc1e6bf8ad504db"
 DIGEST = f"{FEED_FORWARD} {RECURRENT} {IMAGES}"
 
 _SIZES: dict[str, Any] = {
@@ -60,6 +60,8 @@ _ITEMS = Items(
 )
 _PPO = (
     Shape(**_NUMBERS, **_SIZES, action_dim=3),
+    # Two parts of a minibatch.
+    Shape(**_NUMBERS, **_SIZES | {"num_envs": 40, "minibatch": 400}, action_dim=3),
     Shape(
         **_NUMBERS,
         **_SIZES,

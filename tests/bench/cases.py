@@ -236,6 +236,12 @@ CASES = [
     ),
     Case("peak", THREAD + "--seconds 0.01", ("machine.processor", "gflops.torch"), TINY_PEAK),
     Case(
+        "pufferlib_sizes",
+        QUICK,
+        ("machine.processor", "sizes.*.ours_over_pufferlib"),
+        {f"pufferlib_sizes.{name}": 8 for name in ("ENVS", "HORIZON", "MINIBATCH")},
+    ),
+    Case(
         "roofline",
         QUICK + "--members 2 --num-envs 8 --horizon 8 --epochs 1 --widths 64 --minibatches 64",
         ("machine.processor", "setup.lookback", "results.0.share_of_peak", "results.0.split.env"),

@@ -26,6 +26,10 @@ struct Terms : PPONumbers {
 // Sums over a minibatch's valid rows.
 struct Sums {
     Sum kl, clipped, entropy, value_loss;
+    void add(const Sums& more) {
+        kl.add(more.kl), clipped.add(more.clipped);
+        entropy.add(more.entropy), value_loss.add(more.value_loss);
+    }
 };
 
 // A chunk of a minibatch: s.y, s.side (columns x n.chunk: action, log-probability, advantage,

@@ -271,10 +271,9 @@ static void prepare(const Layout& n, const float* w, const Workspace& s) {
     transpose(s.tables.matrix, n.items->rows(), n.height / PANEL, s.turned[0]);
 }
 
-// Start a gradient step.
-static void begin(const Layout& n, const float* w, const Workspace& s) {
+// Start a gradient, after `prepare`.
+static void begin(const Layout& n, const Workspace& s) {
     memset(s.grad, 0, n.size * sizeof(float));
-    prepare(n, w, s);
     if (n.items) memset(s.d_tables.table, 0, ItemTables::size(*n.items, n.height) * sizeof(float));
 }
 

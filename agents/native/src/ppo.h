@@ -1,9 +1,11 @@
 // All gradient steps of PPO that follow a rollout. (agents/algorithms/ppo.py is the reference.)
 //
-// One task trains one network of one member, from the first minibatch to the last. Actor and critic
-// meet in one point: both stop at the step at which the KL divergence exceeds its target, or at
-// which either gradient is not finite. So each of them trains a copy by itself, and the one that
-// went further is trained again, up to the step at which the other one stopped.
+// Actor and critic of a member meet in one point: both stop at the step at which the KL divergence
+// exceeds its target, or at which either gradient is not finite. So each of them trains a copy by
+// itself, and the one that went further is trained again, up to the step at which the other one
+// stopped. A task trains one network from the first minibatch to the last. Where there are more
+// threads than networks, all make each step together, and a task differentiates a part of a
+// minibatch. A gradient is the sum over the same parts in both cases.
 
 #pragma once
 
@@ -89,21 +91,28 @@ struct Outcome {
     float norm = 0, value_loss = 0, kl = 0, clipped = 0, entropy = 0;
 };
 
+// Chunks of rows in a part of a minibatch: enough that the sum over parts costs little.
+constexpr long CHUNKS_PER_PART = 4;
+
 // The actor or the critic of a member; of policies per seat, both of its sets of weights, which
 // have one loss.
 class Network {
     const Update& u;
-    const Layout& n;
-    const Workspace& s;
+    const Layout n;
     const long g, size;  // size: floats of all its sets of weights
     const bool critic;
-    float *w, *m, *v;
+    float *w, *m, *v, *grad;
     Terms t;
     std::vector<long> options;
-    std::vector<int64_t> own;  // a minibatch's rows of one set of weights
+    // Of the present minibatch: its rows by set of weights, how many are valid, and sums by part.
+    std::vector<std::vector<int64_t>> own;
+    long count = 0;
+    std::vector<Sums> sums;
+    long limit = 0;        // minibatches to learn from
+    bool running = false;
 
     // Copy the chunk's rows of the rollout to s.obs or s.planes, s.side, s.live and s.mask.
-    void gather(const int64_t* rows, long count) {
+    void gather(const Workspace& s, const int64_t* rows, long count) const {
         constexpr long AHEAD = 6;  // rows lie anywhere in the rollout: ask for them in time
         for (long r = 0; r < count; r++) {
             if (r + AHEAD < count) {
@@ -133,11 +142,11 @@ class Network {
                     s.mask[j * n.chunk + r] = u.masks[rows[r] * u.mask_bytes + j / 8] >> j % 8 & 1;
         }
         for (long r = count; r < padded(count); r++) s.live[r] = 0;
-        if (n.recurrent()) gather_states(rows, count);
+        if (n.recurrent()) gather_states(s, rows, count);
     }
 
     // Copy where episodes start, and the states before the chunk's sequences.
-    void gather_states(const int64_t* rows, long count) {
+    void gather_states(const Workspace& s, const int64_t* rows, long count) const {
         const Recurrence& of = n.recurrence;
         const long size = of.states() * of.width;
         const float* states = u.states + (critic * u.slots + g) * u.sequences * size;
@@ -160,39 +169,28 @@ class Network {
     long set(int64_t row) const {
         if (u.sets == 1) return 0;
         long at = row * u.obs_columns + u.seat_column;
-        return u.byte_obs ? ((const uint8_t*)u.obs)[at] : ((const float*)u.obs)[at] > 0.5f;
+        return u.byte_obs ? ((const uint8_t*)u.obs)[at] != 0 : ((const float*)u.obs)[at] > 0.5f;
     }
 
-    // Forward and backward pass of a minibatch; returns its number of valid rows.
-    long differentiate(long step, Sums& sums) {
-        const int64_t* rows = u.rows + (step * u.slots + g) * u.minibatch;
-        long count = 0;
-        for (long r = 0; r < u.minibatch; r++) count += valid(rows[r]);
-        t.valid_scale = loses() ? (float)u.minibatch / (count ? count : 1) : 1.0f;
-        for (long k = 0; k < u.sets; k++) {
-            own.clear();
-            // Step by step, of as many sequences as pass through the network together.
-            const long sequences = u.minibatch / n.steps;
-            for (long first = 0; first < sequences; first += n.together)
-                for (long t = 0; t < n.steps; t++) {
-                    const int64_t* of_step = rows + t * sequences;
-                    for (long r = first; r < std::min(first + n.together, sequences); r++)
-                        if (set(of_step[r]) == k) own.push_back(of_step[r]);
-                }
-            differentiate_set(k, sums);
-        }
-        return count;
+    // Bring what a workspace keeps of a set of weights up to date.
+    void prepare(const Workspace& s, long k) const {
+        ::prepare(n, w + k * n.size, s);
+        if (n.images)
+            s.planes.set_normaliser(*n.images, u.state_avg + g * u.obs_columns,
+                                    u.state_std + g * u.obs_columns);
     }
 
-    // The same for the rows `own` of one set of weights.
-    void differentiate_set(long k, Sums& sums) {
+    // The gradient of a part of the rows of set k, to `grad` of all sets.
+    void differentiate(Workspace s, long k, long part, float* grad) {
+        const std::vector<int64_t>& rows = own[k];
         const float* w = this->w + k * n.size;
-        Workspace s = this->s;
-        s.grad += k * n.size;
-        begin(n, w, s);
-        for (long first = 0; first < (long)own.size(); first += n.chunk) {
-            long here = std::min(n.chunk, (long)own.size() - first);
-            gather(&own[first], here);
+        s.grad = grad + k * n.size;
+        begin(n, s);
+        Sums& sums = this->sums[part * u.sets + k] = {};
+        const long most = CHUNKS_PER_PART * n.chunk, end = (long)rows.size();
+        for (long first = part * most; first < std::min((part + 1) * most, end); first += n.chunk) {
+            const long here = std::min(n.chunk, end - first);
+            gather(s, &rows[first], here);
             forward(n, w, s, here);
             Chunk chunk{n, s, here, u.side_columns};
             if (critic) value_loss(chunk, t, sums);
@@ -203,15 +201,30 @@ class Network {
         finish(n, s);
     }
 
+    void add_to_gradient(const float* more, long k) {
+        for (long i = k * n.size; i < (k + 1) * n.size; i += WIDTH)
+            store(grad + i, load(grad + i) + load(more + i));
+    }
+
     float mean(const Sum& sum) const { return sum.total() * (1.0f / t.minibatch) * t.valid_scale; }
 
 public:
-    Network(const Update& u, const Layout& n, const Workspace& s, long g, bool critic, float* own)
-        : u(u), n(n), s(s), g(g), size(u.sets * n.size), critic(critic),
-          w(own), m(own + size), v(own + 2 * size),
-          t{u.numbers[g], (float)u.minibatch, 1.0f} {
+    Outcome o;
+
+    Network(const Update& u, const Layout& n, long g, bool critic, float* own)
+        : u(u), n(n), g(g), size(u.sets * n.size), critic(critic), w(own), m(own + size),
+          v(own + 2 * size), grad(own + 3 * size), t{u.numbers[g], (float)u.minibatch, 1.0f},
+          own(u.sets), sums(u.sets * parts(u, n)) {
         for (long k = 0; k < u.choices; k++) options.push_back(u.options[k]);
     }
+
+    // Parts of a minibatch; if it has rows of several sets, some may be empty.
+    static long parts(const Update& u, const Layout& n) {
+        const long most = CHUNKS_PER_PART * n.chunk;
+        return (u.minibatch + most - 1) / most;
+    }
+
+    const Layout& sizes() const { return n; }
 
     void bring(bool back) {
         float *flat[] = {u.flat, u.m, u.v}, *own[] = {w, m, v};
@@ -223,59 +236,110 @@ public:
             }
     }
 
-    // Train from the network's state before the rollout, for `limit` minibatches at most.
-    Outcome train(long limit) {
-        Outcome o;
+    // Start from the network's state before the rollout, for `most` minibatches at most.
+    void start(long most) {
         bring(false);
-        if (n.images)
-            s.planes.set_normaliser(*n.images, u.state_avg + g * u.obs_columns,
-                                    u.state_std + g * u.obs_columns);
-        const float highest_log_std = std::max(t.initial_log_std, 0.0f);
-        bool running = true, valid = true;  // valid: whether the last minibatch has valid rows
-        for (long step = 0; step < u.steps; step++) {
-            // Of minibatches that are not learned from, the last one is looked at for statistics.
-            if (step == limit) running = false;
-            if (!running && step + 1 < u.steps) continue;
-            Sums sums;
-            long count = differentiate(step, sums);
-            valid = count > 0;
-            o.kl = mean(sums.kl), o.clipped = mean(sums.clipped);
-            o.entropy = mean(sums.entropy), o.value_loss = mean(sums.value_loss);
-            o.norm = norm(s.grad, size);
-            if (!running) break;
-            o.end = step;
-            o.exceeds = !critic && stops_early(t) && o.kl > t.target_kl;
-            o.finite = std::isfinite(o.norm);
-            running = !o.exceeds && o.finite;
-            if (!running) continue;
-            o.end = step + 1;
-            if (!count) continue;
-            o.updates++;
-            adam(u.adam[g], (long)u.adam_steps[g] + o.updates, o.norm, t.max_grad_norm, size,
-                 s.grad, w, m, v);
-            if (n.chain.empty() && options.empty() && !critic)
-                for (long j = 0; j < n.out; j++) {  // larger deviations would saturate tanh
-                    float& log_std = w[n.log_std + j];
-                    if (log_std > highest_log_std) log_std = highest_log_std;
-                }
-        }
+        o = {};
+        limit = most, running = true;
         if (limit == 0) o.end = 0;
-        if (!critic && options.empty() && valid) {
+    }
+
+    // Begin a step. Returns whether it is made.
+    bool begin_step(long step) {
+        // Of minibatches that are not learned from, the last one is looked at for statistics.
+        if (step == limit) running = false;
+        if (!running && step + 1 < u.steps) return false;
+        const int64_t* rows = u.rows + (step * u.slots + g) * u.minibatch;
+        count = 0;
+        for (long r = 0; r < u.minibatch; r++) count += valid(rows[r]);
+        t.valid_scale = loses() ? (float)u.minibatch / (count ? count : 1) : 1.0f;
+        // Step by step, of as many sequences as pass through the network together.
+        const long sequences = u.minibatch / n.steps;
+        for (auto& of_set : own) of_set.clear();
+        for (long first = 0; first < sequences; first += n.together)
+            for (long t = 0; t < n.steps; t++) {
+                const int64_t* of_step = rows + t * sequences;
+                for (long r = first; r < std::min(first + n.together, sequences); r++)
+                    own[set(of_step[r])].push_back(of_step[r]);
+            }
+        return true;
+    }
+
+    // The whole gradient of a step.
+    void differentiate_all(const Workspace& s) {
+        for (long k = 0; k < u.sets; k++) {
+            prepare(s, k);
+            for (long part = 0; part < parts(u, n); part++) {
+                differentiate(s, k, part, part ? s.grad : grad);
+                if (part) add_to_gradient(s.grad, k);
+            }
+        }
+    }
+
+    // That of one part, to an array for it; `gather_parts` adds them up.
+    void differentiate_part(const Workspace& s, long part) {
+        for (long k = 0; k < u.sets; k++) {
+            prepare(s, k);
+            differentiate(s, k, part, grad + part * size);
+        }
+    }
+    void gather_parts() {
+        for (long part = 1; part < parts(u, n); part++)
+            for (long k = 0; k < u.sets; k++) add_to_gradient(grad + part * size, k);
+    }
+
+    // Learn from the gradient.
+    void end_step(long step) {
+        for (size_t k = 1; k < sums.size(); k++) sums[0].add(sums[k]);
+        o.kl = mean(sums[0].kl), o.clipped = mean(sums[0].clipped);
+        o.entropy = mean(sums[0].entropy), o.value_loss = mean(sums[0].value_loss);
+        o.norm = norm(grad, size);
+        if (running) learn(step);
+        if (step + 1 == u.steps && !critic && options.empty() && count) {
             // The Gaussian's entropy is that after the update, the same in all rows.
             for (long j = 0; j < n.out; j++) o.entropy += w[n.log_std + j];
             o.entropy += n.out * (0.5f + 0.918938533204672742f);
         }
-        return o;
+    }
+
+    void train(long most, const Workspace& s) {
+        start(most);
+        for (long step = 0; step < u.steps; step++)
+            if (begin_step(step)) differentiate_all(s), end_step(step);
+    }
+
+private:
+    void learn(long step) {
+        o.end = step;
+        o.exceeds = !critic && stops_early(t) && o.kl > t.target_kl;
+        o.finite = std::isfinite(o.norm);
+        running = !o.exceeds && o.finite;
+        if (!running) return;
+        o.end = step + 1;
+        if (!count) return;
+        o.updates++;
+        adam(u.adam[g], (long)u.adam_steps[g] + o.updates, o.norm, t.max_grad_norm, size, grad, w, m,
+             v);
+        const float highest_log_std = std::max(t.initial_log_std, 0.0f);
+        if (n.chain.empty() && options.empty() && !critic)
+            for (long j = 0; j < n.out; j++) {  // larger deviations would saturate tanh
+                float& log_std = w[n.log_std + j];
+                if (log_std > highest_log_std) log_std = highest_log_std;
+            }
     }
 };
 
 // A call's memory: the networks' private copies, then a workspace for each thread.
 struct Memory {
     Layout kinds[2];
+    bool together;  // whether all networks make each step together
     long copy, copies, workspace;
     explicit Memory(const Update& u)
         : kinds{layout(u, false, u.inputs[0]), layout(u, true, u.inputs[1])} {
-        copy = 3 * u.sets * std::max(kinds[0].size, kinds[1].size);
+        const long parts = Network::parts(u, kinds[0]);
+        together = 2 * u.slots < u.threads && parts > 1;
+        // Weights, two moments, and gradients.
+        copy = (3 + (together ? parts : 1)) * u.sets * std::max(kinds[0].size, kinds[1].size);
         copies = 2 * u.slots * copy;
         Workspace s;
         workspace = std::max(s.cut(kinds[0], u.sets, u.side_columns, nullptr),
@@ -285,47 +349,79 @@ struct Memory {
 };
 
 static void update(const Update& u) {
-    Memory memory(u);
-    std::vector<Outcome> outcomes(2 * u.slots);
-    std::vector<long> columns(2 * u.slots);
-    auto with_network = [&](long g, bool critic, int worker, auto&& use) {
-        const Layout n = layout(u, critic, columns[critic * u.slots + g]);
-        Workspace s;
-        s.cut(n, u.sets, u.side_columns, u.scratch + memory.copies + worker * memory.workspace);
-        float* own = u.scratch + (critic * u.slots + g) * memory.copy;
-        Network network(u, n, s, g, critic, own);
-        use(network, outcomes[critic * u.slots + g]);
-    };
+    const Memory memory(u);
+    std::vector<std::unique_ptr<Network>> networks(2 * u.slots);  // actors, then critics
     run_tasks(2 * u.slots, u.threads, [&](long task, int) {
-        columns[task] = columns_read(u, task % u.slots, task >= u.slots);
+        const long g = task % u.slots;
+        const bool critic = task >= u.slots;
+        const Layout n = layout(u, critic, columns_read(u, g, critic));
+        float* own = u.scratch + task * memory.copy;
+        networks[task] = std::make_unique<Network>(u, n, g, critic, own);
     });
-    run_tasks(2 * u.slots, u.threads, [&](long task, int worker) {
-        long g = task % u.slots;
-        bool critic = task >= u.slots;
-        // With a target KL, the critic waits: the actor is likely to stop early.
-        if (!u.learns[g] || (critic && stops_early(u.numbers[g]))) return;
-        with_network(g, critic, worker, [&](Network& network, Outcome& o) {
-            o = network.train(u.steps);
-        });
-    });
-    run_tasks(u.slots, u.threads, [&](long g, int worker) {
-        if (!u.learns[g]) return;
-        Outcome &actor = outcomes[g], &critic = outcomes[u.slots + g];
-        auto up_to = [&](bool which, long limit) {
-            with_network(g, which, worker, [&](Network& network, Outcome& o) {
-                o = network.train(limit);
+    auto workspace = [&](const Network& network, int worker) {
+        Workspace s;
+        s.cut(network.sizes(), u.sets, u.side_columns,
+              u.scratch + memory.copies + worker * memory.workspace);
+        return s;
+    };
+    struct Run { Network& network; long limit; };
+    auto train = [&](const std::vector<Run>& runs) {
+        if (!memory.together) {
+            run_tasks(runs.size(), u.threads, [&](long task, int worker) {
+                auto [network, limit] = runs[task];
+                network.train(limit, workspace(network, worker));
             });
-        };
-        if (critic.end < 0 || critic.end > actor.end) up_to(true, actor.end);
-        bool critic_first = critic.end < actor.end;
-        u.diverged[g] = critic_first || (!actor.finite && !actor.exceeds);
-        if (critic_first) up_to(false, critic.end);
+            return;
+        }
+        run_tasks(runs.size(), u.threads, [&](long task, int) {
+            runs[task].network.start(runs[task].limit);
+        });
+        const long parts = Network::parts(u, memory.kinds[0]);
+        std::vector<Network*> making;
+        for (long step = 0; step < u.steps; step++) {
+            making.clear();
+            for (const Run& run : runs)
+                if (run.network.begin_step(step)) making.push_back(&run.network);
+            run_tasks(making.size() * parts, u.threads, [&](long task, int worker) {
+                Network& network = *making[task / parts];
+                network.differentiate_part(workspace(network, worker), task % parts);
+            });
+            run_tasks(making.size(), u.threads, [&](long task, int) {
+                making[task]->gather_parts();
+                making[task]->end_step(step);
+            });
+        }
+    };
+    std::vector<Run> first, critics, actors;
+    for (long g = 0; g < u.slots; g++) {
+        if (!u.learns[g]) continue;
+        first.push_back({*networks[g], u.steps});
+        // With a target KL, the critic waits: the actor is likely to stop early.
+        if (!stops_early(u.numbers[g])) first.push_back({*networks[u.slots + g], u.steps});
+    }
+    train(first);
+    auto each = [&](auto&& use) {
+        for (long g = 0; g < u.slots; g++)
+            if (u.learns[g]) use(g, *networks[g], *networks[u.slots + g]);
+    };
+    each([&](long, Network& actor, Network& critic) {
+        if (critic.o.end < 0 || critic.o.end > actor.o.end) critics.push_back({critic, actor.o.end});
+    });
+    train(critics);
+    each([&](long g, Network& actor, Network& critic) {
+        const bool critic_first = critic.o.end < actor.o.end;
+        u.diverged[g] = critic_first || (!actor.o.finite && !actor.o.exceeds);
+        if (critic_first) actors.push_back({actor, critic.o.end});
+    });
+    train(actors);
+    run_tasks(u.slots, u.threads, [&](long g, int) {
+        if (!u.learns[g]) return;
+        const Outcome &actor = networks[g]->o, &critic = networks[u.slots + g]->o;
         PPOStats& stats = u.stats[g];
         stats.value_loss = critic.value_loss, stats.entropy = actor.entropy;
         stats.approx_kl = actor.kl, stats.clip_fraction = actor.clipped;
         stats.actor_norm = actor.norm, stats.critic_norm = critic.norm;
         stats.updates = actor.updates;
-        for (bool which : {false, true})
-            with_network(g, which, worker, [](Network& network, Outcome&) { network.bring(true); });
+        for (bool which : {false, true}) networks[which * u.slots + g]->bring(true);
     });
 }

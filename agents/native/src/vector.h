@@ -197,6 +197,9 @@ struct Sum {
     alignas(64) float lane[LANES] = {};
     // Add the numbers of rows r … r + WIDTH - 1, r a multiple of WIDTH.
     void add(long r, vec x) { store(lane + r % LANES, load(lane + r % LANES) + x); }
+    void add(const Sum& more) {
+        for (int i = 0; i < LANES; i++) lane[i] += more.lane[i];
+    }
     float total() const {
         float part[LANES];
         memcpy(part, lane, sizeof part);

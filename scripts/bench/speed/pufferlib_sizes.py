@@ -24,6 +24,7 @@ from scripts.bench.harness import (
 )
 from scripts.bench.speed.trainers import Cell, ours
 
+ENVS, HORIZON, MINIBATCH = 1024, 64, 32_768
 # PufferLib's weights and steps per second; layers and width of about as many; goal as a multiple.
 SIZES = {1_027: (470_000, 1, 79, 9.0), 16_390: (340_000, 2, 87, 5.0)}
 
@@ -31,7 +32,7 @@ SIZES = {1_027: (470_000, 1, 79, 9.0), 16_390: (340_000, 2, 87, 5.0)}
 def main(argv: list[str]) -> int:
     """Measure. Returns the number of missed goals."""
     parser = benchmark_parser(__doc__, threads=2)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="minimum time per measurement")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -39,11 +40,13 @@ def main(argv: list[str]) -> int:
     made, missed = {}, 0
     for weights, (theirs, depth, width, goal) in SIZES.items():
         for members in (1, 10):
-            cell = Cell("cartpole", 1024, 32_768, width, 64, 1, depth=depth, members=members)
+            cell = Cell(
+                "cartpole", ENVS, MINIBATCH, width, HORIZON, 1, depth=depth, members=members
+            )
             rollout = ours(cell)
             rollout()
             with idle_machine():
-                runs = [steps_per_second(rollout, args.seconds) for _ in range(args.runs)]
+                runs = [steps_per_second(rollout, args.seconds) for _ in range(args.repeats)]
             ratio = statistics.median(runs) / theirs
             missed += ratio < goal
             print(

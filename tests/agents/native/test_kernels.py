@@ -210,6 +210,17 @@ def trained(
     return ppo, ppo.train(env, rollouts)
 
 
+# Two parts of a minibatch, the last one of which is not full.
+PARTS = {"horizon": 100, "minibatch": 480}
+IN_PARTS: list[tuple[type[ToyEnv], dict[str, Any]]] = [
+    (ToyEnv, {}),
+    (AbsentChoicesEnv, {"autoregressive": True}),
+    (ItemsEnv, {}),
+    (EntitiesEnv, {"entity_width": 16}),
+    (ImageEnv, {"recurrent": "gru", "bptt": 4}),
+]
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "changes"),
     [
@@ -255,6 +266,7 @@ def trained(
         (ImageEnv, {}, {"net_width": 33, "minibatch": 70, "activation": "tanh", "net_depth": 1}),
         (ImageEnv, {}, {"recurrent": "gru", "bptt": 4}),
         (MaskedImageEnv, {}, {"autoregressive": True}),
+        *((kind, {}, PARTS | changes) for kind, changes in IN_PARTS),
     ],
 )
 def test_an_update_is_that_of_torch(
@@ -561,6 +573,19 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     for number in (1, 2, 5):
         torch.set_num_threads(number)
         assert digest(kernels()) == DIGEST
+
+
+@pytest.mark.parametrize(("kind", "changes"), IN_PARTS)
+def test_bits_do_not_change_where_networks_make_each_step_together(
+    kind: type[ToyEnv], changes: dict[str, Any]
+) -> None:
+    """As where there are more threads than networks. Some members stop at a target KL."""
+    found = []
+    for number in (1, 20):
+        torch.set_num_threads(number)
+        ppo, stats = trained(kind, 2, **PARTS, **changes)
+        found.append((ppo.population.flat, ppo.optimizer.v, *stats[-1]))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 class ThreadsEnv(ToyEnv):
