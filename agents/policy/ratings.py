@@ -14,12 +14,14 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -196,6 +198,12 @@ def _fit(tables: Floats) -> Floats:
         if largest.max() < _PRECISION:
             return np.asarray(strengths - strengths.mean(-1, keepdims=True))
     raise RunError("the ratings did not converge")
+
+
+def write_ratings(path: Path, ratings: Ratings, title: str) -> None:
+    """Write the picture of `draw_ratings`."""
+    figure = draw_ratings(ratings, title)
+    write_atomic(path, lambda target: figure.savefig(target, format="png"))
 
 
 def draw_ratings(ratings: Ratings, title: str) -> Figure:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -19,10 +18,10 @@ from sweepd.deploy.dashboard.source import PaperSource
 from sweepd.deploy.dashboard.terminal import age_line, slot_screen, slots_table
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.registry.flags import AsJson, RegistryFlags
-from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.terminal import Terminal, screen
+from sweepd.optimize.cli.options import RunsDir, Storage
 
 EVERY = 2.0  # seconds between two updates of a terminal
 
@@ -53,17 +52,8 @@ def dashboard(
     study_name: Annotated[
         str | None, typer.Option(help="Study to show; implies --training. Default: the newest.")
     ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            envvar=STORAGE_VARIABLE,
-            callback=warn_of_password,
-            help="Database of the studies, as for train.",
-        ),
-    ] = None,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the studies' files, as for train.")
-    ] = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
     read_only: Annotated[
         bool,
         typer.Option(

@@ -14,13 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.deploy.registry.slots import slot_name
-from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.formatting import MISSING, counted, duration
 from sweepd.envs.support.loading import loading
 from sweepd.envs.support.terminal import Terminal, screen
+from sweepd.optimize.cli.options import RunsDir, Storage
 from sweepd.optimize.study.record.database import storage_url
 
 RESULTS = "results"  # in the folder of a game: what was played
@@ -71,15 +71,8 @@ def league_command(
         ),
     ] = None,
     as_json: AsJson = False,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            envvar=STORAGE_VARIABLE,
-            callback=warn_of_password,
-            help="Database of the studies, as for train.",
-        ),
-    ] = None,
-    runs_dir: Annotated[Path | None, typer.Option(help="Folder of the studies' files.")] = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
 ) -> None:
     """Compare players of any studies of one game: in all pairs, or with --over NAME=VALUES.
 

@@ -27,10 +27,10 @@ from sweepd.agents.policy.duels import Duels, duel_report
 from sweepd.agents.policy.exact_league import exact_league
 from sweepd.agents.policy.league import Floats, Matches, report
 from sweepd.agents.policy.league_pictures import draw_duels, draw_league
-from sweepd.agents.policy.ratings import Ratings, draw_ratings
+from sweepd.agents.policy.ratings import Ratings, write_ratings
 from sweepd.deploy.games.baselines import RANDOM
 from sweepd.deploy.games.league_players import (
-    LeaguePlayer,
+    NamedPlayer,
     ScriptedPlayer,
     game_with,
     scripted_names,
@@ -70,7 +70,7 @@ class Results:
     def scores(
         self,
         kind: str,
-        players: Sequence[LeaguePlayer],
+        players: Sequence[NamedPlayer],
         params: Mapping[str, Any],
         play: Callable[[], Mapping[str, Floats]],
     ) -> dict[str, Floats]:
@@ -103,8 +103,8 @@ class Results:
 
 
 def with_scripted(
-    players: Sequence[LeaguePlayer], game: Game, params: Any
-) -> tuple[LeaguePlayer, ...]:
+    players: Sequence[NamedPlayer], game: Game, params: Any
+) -> tuple[NamedPlayer, ...]:
     """Return the players, and after them the scripted ones of the game that are not among them.
 
     A game of two players without scripted ones has uniform random play in place of them.
@@ -115,7 +115,7 @@ def with_scripted(
 
 
 @dataclass(frozen=True)
-class League:
+class PlayedLeague:
     """A league that was played.
 
     Attributes:
@@ -141,17 +141,17 @@ class League:
             draw_league(path, self.report, title)
             return [path]
         draw_duels(path, self.report, title)
-        figure, other = draw_ratings(ratings, title), folder / "ratings.png"
-        write_atomic(other, lambda target: figure.savefig(target, format="png"))
+        other = folder / "ratings.png"
+        write_ratings(other, ratings, title)
         return [path, other]
 
 
 def play_league(
     results: Results,
-    players: Sequence[LeaguePlayer],
+    players: Sequence[NamedPlayer],
     given: Mapping[str, Any],
     tick: Tick = lambda _done, _total: None,
-) -> League:
+) -> PlayedLeague:
     """Play a league.
 
     Args:
@@ -182,7 +182,7 @@ def play_league(
         found = _matches(results, everybody, given, params, tick)
         described = report(found, len(players))
     told = {"game": game.name, "params": finite(given), "seed": results.seed, **described}
-    return League(found, told, anchor)
+    return PlayedLeague(found, told, anchor)
 
 
 def _scripted(game: Game, params: Any) -> list[str]:
@@ -194,7 +194,7 @@ def _scripted(game: Game, params: Any) -> list[str]:
 
 def _duels(
     results: Results,
-    players: Sequence[LeaguePlayer],
+    players: Sequence[NamedPlayer],
     given: Mapping[str, Any],
     params: Any,
     tick: Tick,
@@ -209,7 +209,7 @@ def _duels(
         first, second = sorted((one, other), key=lambda index: players[index].identity)
         pair = players[first], players[second]
 
-        def play(pair: tuple[LeaguePlayer, LeaguePlayer] = pair) -> Mapping[str, Floats]:
+        def play(pair: tuple[NamedPlayer, NamedPlayer] = pair) -> Mapping[str, Floats]:
             entrants = [own.entrant(game, params, own.identity) for own in pair]
             found = play_pairs(game, params, entrants, [(0, 1)], deals, results.seed)
             return {"points": found.points[0]}
@@ -223,7 +223,7 @@ def _duels(
 
 def _matches(
     results: Results,
-    players: Sequence[LeaguePlayer],
+    players: Sequence[NamedPlayer],
     given: Mapping[str, Any],
     params: Any,
     tick: Tick,
@@ -237,7 +237,7 @@ def _matches(
         tick(done, len(players) ** 2)
         pair = players[row], players[column]
 
-        def play(pair: tuple[LeaguePlayer, LeaguePlayer] = pair) -> Mapping[str, Floats]:
+        def play(pair: tuple[NamedPlayer, NamedPlayer] = pair) -> Mapping[str, Floats]:
             return play_table(game, params, *pair, games, results.seed)
 
         found = results.scores("table", pair, given, play)
@@ -246,7 +246,7 @@ def _matches(
 
 
 def play_table(
-    game: Game, params: Any, row: LeaguePlayer, column: LeaguePlayer, games: int, seed: int
+    game: Game, params: Any, row: NamedPlayer, column: NamedPlayer, games: int, seed: int
 ) -> dict[str, Floats]:
     """Play games of one row player at a seat against one column player at all others.
 

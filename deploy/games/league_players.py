@@ -28,7 +28,7 @@ BUNDLE = "bundle:"  # before a bundle's hash or folder
 DEFAULT = "default"  # in messages: of a parameter that a player's game leaves out
 
 
-class LeaguePlayer(Protocol):
+class NamedPlayer(Protocol):
     """A player of a league.
 
     Attributes:
@@ -66,21 +66,21 @@ class ScriptedPlayer:
 
     @property
     def identity(self) -> str:
-        """See `LeaguePlayer`."""
+        """See `NamedPlayer`."""
         return self.name
 
     def seated(self, game: Game, params: Any, env: GameEnv, seed: int) -> Act:
-        """See `LeaguePlayer.seated`."""
+        """See `NamedPlayer.seated`."""
         return baseline_player(self.name, env, game.players(params, seed), None, seed)
 
     def entrant(self, game: Game, params: Any, name: str) -> Entrant:
-        """See `LeaguePlayer.entrant`."""
+        """See `NamedPlayer.entrant`."""
         if self.name == RANDOM:
             return RandomEntrant(name)
         return ScriptedEntrant(name, game.scripted(params)[self.name])
 
     def misfit(self, game: Game, params: Any) -> str:  # noqa: ARG002
-        """See `LeaguePlayer.misfit`."""
+        """See `NamedPlayer.misfit`."""
         return ""
 
 
@@ -93,19 +93,19 @@ class TrainedPlayer:
 
     @property
     def identity(self) -> str:
-        """See `LeaguePlayer`."""
+        """See `NamedPlayer`."""
         return self.bundle.identity
 
     def seated(self, game: Game, params: Any, env: GameEnv, seed: int) -> Act:  # noqa: ARG002
-        """See `LeaguePlayer.seated`."""
+        """See `NamedPlayer.seated`."""
         return self.bundle.player.seated(env, seed)
 
     def entrant(self, game: Game, params: Any, name: str) -> Entrant:  # noqa: ARG002
-        """See `LeaguePlayer.entrant`."""
+        """See `NamedPlayer.entrant`."""
         return self.bundle.player.entrant(name)
 
     def misfit(self, game: Game, params: Any) -> str:
-        """See `LeaguePlayer.misfit`."""
+        """See `NamedPlayer.misfit`."""
         seats, of_team = game.seats(params), len(self.bundle.manifest.seats)
         if of_team not in (0, seats):
             return f"{self.name} is a team for {of_team} seats, and the game has {seats}"
@@ -135,7 +135,7 @@ def find_players(
     registry: Registry,
     storage: str,
     runs_dir: Path | None = None,
-) -> tuple[Game, list[LeaguePlayer]]:
+) -> tuple[Game, list[NamedPlayer]]:
     """Return the players that the words name, and their game.
 
     A word is `STUDY#TRIAL`, `STUDY#TRIAL@team`, `bundle:` with a hash or a folder, a slot
@@ -172,7 +172,7 @@ def find_players(
     game = get_game(name)
     params = game.params(**next(iter(bundles.values())).manifest.game.params if bundles else {})
     scripts = dict.fromkeys((RANDOM, *scripted_names(game, params)))
-    players: list[LeaguePlayer] = []
+    players: list[NamedPlayer] = []
     for word in words:
         if word in bundles:
             players.append(TrainedPlayer(word, bundles[word]))
@@ -207,7 +207,7 @@ def _bundle_of(
 
 
 def common_params(
-    players: Sequence[LeaguePlayer], given: Mapping[str, Any], over: str | None = None
+    players: Sequence[NamedPlayer], given: Mapping[str, Any], over: str | None = None
 ) -> dict[str, Any]:
     """Return the parameters of the game in which the players meet.
 
@@ -223,10 +223,9 @@ def common_params(
         InputError: the players were trained with different parameters, and none is given.
     """
     trained = [player for player in players if isinstance(player, TrainedPlayer)]
-    common: dict[str, Any] = {}
+    first = trained[0].bundle.manifest.game.params if trained else {}
     for player in trained:
         own = player.bundle.manifest.game.params
-        first = trained[0].bundle.manifest.game.params
         for name in {*own, *first} - {*given, over}:
             if own.get(name, DEFAULT) != first.get(name, DEFAULT):
                 one, other = first.get(name, DEFAULT), own.get(name, DEFAULT)
@@ -235,8 +234,7 @@ def common_params(
                     f"{name} {other}: choose with --env-param {name}=VALUE, or compare with --over "
                     f"{name}=VALUES"
                 )
-        common = {name: first[name] for name in first if name != over}
-    return common | dict(given)
+    return {name: first[name] for name in first if name != over} | dict(given)
 
 
 def game_with(game: Game, params: Mapping[str, Any], flag: str) -> Any:

@@ -17,7 +17,7 @@ from sweepd.deploy.games.baselines import RANDOM
 from sweepd.deploy.games.duel_panel import CANDIDATE
 from sweepd.deploy.games.league import Results, Tick
 from sweepd.deploy.games.league_players import (
-    LeaguePlayer,
+    NamedPlayer,
     ScriptedPlayer,
     game_with,
     scripted_names,
@@ -89,7 +89,7 @@ def read_over(text: str, game: Game, given: Mapping[str, Any]) -> Over:
 
 
 def play_scores(
-    game: Game, params: Any, player: LeaguePlayer, games: int, seed: int
+    game: Game, params: Any, player: NamedPlayer, games: int, seed: int
 ) -> dict[str, Floats]:
     """Return a player's scores: {"scores": (games,)}, or (deals,) in games of two players.
 
@@ -114,7 +114,7 @@ def play_scores(
 
 def play_transfer(
     results: Results,
-    players: Sequence[LeaguePlayer],
+    players: Sequence[NamedPlayer],
     over: Over,
     tick: Tick = lambda _done, _total: None,
 ) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def play_transfer(
     total = fits + sum(2 + len(names) for names in scripts if names)
     done = 0
 
-    def score(index: int, player: LeaguePlayer, kind: str = "score") -> Floats:
+    def score(index: int, player: NamedPlayer, kind: str = "score") -> Floats:
         nonlocal done
         tick(done, total)
         done += 1

@@ -59,9 +59,7 @@ static inline void write_column(float* at, long row, long rows, vec x) {
 static void draw_normal(const Drawn& d, long g, long first, long rows) {
     const long n = d.outputs;
     const float* log_std = d.log_std + g * d.log_std_stride;
-    float constant = 0;
-    for (long j = 0; j < n; j++) constant += log_std[j];
-    constant += n * 0.918938533204672742f;  // log(2π) / 2
+    const float constant = log_scale(log_std, n);
     static thread_local std::vector<float> deviations;
     deviations.resize(2 * n);
     float *std = deviations.data(), *inverse = std + n;

@@ -63,9 +63,7 @@ static inline vec d_log_prob(const Chunk& c, const Terms& t, Sums& sums, long r,
 static void gaussian_loss(const Chunk& c, const Terms& t, const float* w, Sums& sums) {
     const Layout& n = c.n;
     const float* log_std = w + n.log_std;
-    float constant = 0;
-    for (long j = 0; j < n.out; j++) constant += log_std[j];
-    constant += n.out * 0.918938533204672742f;  // log(2π) / 2
+    const float constant = log_scale(log_std, n.out);
     std::vector<Sum> d_log_std(n.out);
     std::vector<float> inverse(n.out);  // 1 / std
     for (long j = 0; j < n.out; j++) inverse[j] = exponential(all(-log_std[j]))[0];

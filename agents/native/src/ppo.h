@@ -298,7 +298,7 @@ public:
         if (step + 1 == u.steps && !critic && options.empty() && count) {
             // The Gaussian's entropy is that after the update, the same in all rows.
             for (long j = 0; j < n.out; j++) o.entropy += w[n.log_std + j];
-            o.entropy += n.out * (0.5f + 0.918938533204672742f);
+            o.entropy += n.out * (0.5f + HALF_LOG_2PI);
         }
     }
 

@@ -62,7 +62,7 @@ class SoftActorCritic : Learner {
                 vec one = hyperbolic_tangent(
                     fma(exponential(spread), load(e + j * CHUNK + r), load(s.y + j * CHUNK + r)));
                 store(a + j * CHUNK + r, one);
-                sum += spread + 0.918938533204672742f + logarithm(1.000001f - one * one);
+                sum += spread + HALF_LOG_2PI + logarithm(1.000001f - one * one);
             }
             store(log_prob + r, -sum);
         }

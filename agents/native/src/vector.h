@@ -188,6 +188,15 @@ static inline vec hyperbolic_tangent(vec x) {
     return choose(size < 0.625f, small, large);
 }
 
+constexpr float HALF_LOG_2PI = 0.918938533204672742f;
+
+// Σ_j (log_std_j + log(2π)/2) of n independent Gaussians: what a log-probability is less.
+static inline float log_scale(const float* log_std, long n) {
+    float sum = 0;
+    for (long j = 0; j < n; j++) sum += log_std[j];
+    return sum + n * HALF_LOG_2PI;
+}
+
 static inline vec sigmoid(vec x) { return 1.0f / (exponential(-x) + 1.0f); }
 
 // Sums over rows are kept in 16 lanes, row r in lane r % 16, whatever the width of a vector.

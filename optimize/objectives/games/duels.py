@@ -17,7 +17,7 @@ from sweepd.agents.policy.exact_league import exact_league
 from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.league_pictures import draw_duels
 from sweepd.agents.policy.members import Member
-from sweepd.agents.policy.ratings import draw_ratings
+from sweepd.agents.policy.ratings import write_ratings
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import Entrant, block_uniforms, play_pairs, scripted_entrants
@@ -176,5 +176,4 @@ def write_duels(
     league = duel_report(duels, len(members), exact)
     write_atomic(folder / "league.json", json.dumps(league, indent=1))
     draw_duels(folder / "league.png", league, title)
-    figure = draw_ratings(duels.ratings(), title)
-    write_atomic(folder / "ratings.png", lambda path: figure.savefig(path, format="png"))
+    write_ratings(folder / "ratings.png", duels.ratings(), title)

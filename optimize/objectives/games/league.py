@@ -34,7 +34,7 @@ from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.league import Floats
 from sweepd.agents.policy.league_pictures import draw_duels, equilibrium_words
 from sweepd.agents.policy.members import Member, load_members
-from sweepd.agents.policy.ratings import draw_ratings
+from sweepd.agents.policy.ratings import write_ratings
 from sweepd.agents.policy.roster import Champion
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
@@ -335,8 +335,7 @@ class StudyLeague:
         drawn = duel_report(best, 0) | {"equilibrium": league["equilibrium"]}
         draw_duels(folder / "league.png", drawn, title)
         ratings = best.ratings()
-        figure = draw_ratings(ratings, title)
-        write_atomic(folder / "ratings.png", lambda path: figure.savefig(path, format="png"))
+        write_ratings(folder / "ratings.png", ratings, title)
         attach_files(self._handle.storage, self._handle.study_id, folder, REPORT)
         found = league["equilibrium"].get("members", league["equilibrium"]["all"])
         words = equilibrium_words(found, digits=2)

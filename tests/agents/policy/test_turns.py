@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,13 @@ from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.envs.core.env_spec import EnvSpec
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game_tree import game_tree
-from sweepd.envs.games.pairings import Entrant, RandomEntrant, ScriptedEntrant, play_pairs
+from sweepd.envs.games.pairings import (
+    Entrant,
+    PairResults,
+    RandomEntrant,
+    ScriptedEntrant,
+    play_pairs,
+)
 from sweepd.envs.games.registry import get_game
 from sweepd.envs.games.tensor_game import NoParams
 from sweepd.envs.support.errors import InputError, RunError
@@ -191,6 +198,36 @@ def plain_grab(game: PlainNim, first: bool) -> list[int]:
     return [pile, 0 if first else min(3, game.piles[pile]) - 1]
 
 
+# From a game in which a player is to move to its choices.
+Decide = Callable[[PlainNim], list[int]]
+
+
+def assert_plain_pairs(
+    found: PairResults, deals: int, seed: int, begin: Callable[[int], Decide]
+) -> None:
+    """Check the results of two players against games that are played one decision at a time.
+
+    begin: makes the players of a game, given the seat of the first player.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(seed, "deals"))
+    starts = torch.rand(deals, 6, generator=generator, dtype=torch.float64).tolist()
+    luck = [
+        torch.rand(deals, 1, generator=generator, dtype=torch.float64)[:, 0].tolist()
+        for _ in range(5)
+    ]
+    for deal in range(deals):
+        for seating in range(2):  # the seat of the first player
+            game, returns, decide = PlainNim(starts[deal]), [0.0, 0.0], begin(seating)
+            for step in range(5):
+                rewards, over = game.move(decide(game), luck[step][deal])
+                returns = [a + b for a, b in zip(returns, rewards, strict=True)]
+                if over or step == 4:
+                    break
+            ahead = returns[seating] - returns[1 - seating]
+            assert found.points[0, deal, seating] == 0.5 + 0.5 * ((ahead > 0) - (ahead < 0))
+            assert found.lengths[0, deal, seating] == step + 1
+
+
 def test_pairs_equal_a_plain_loop() -> None:
     """Every deal in both seatings; a player's memory changes in its own decisions only."""
 
@@ -205,27 +242,18 @@ def test_pairs_equal_a_plain_loop() -> None:
     deals, seed = 30, 4
     entrants = [ScriptedEntrant("grabber", Grabber()), ScriptedEntrant("slow", Slow())]
     found = play_pairs(NIM, NoParams(), entrants, [(0, 1)], deals, seed)
-    generator = torch.Generator().manual_seed(derive_seed(seed, "deals"))
-    starts = torch.rand(deals, 6, generator=generator, dtype=torch.float64).tolist()
-    luck = [
-        torch.rand(deals, 1, generator=generator, dtype=torch.float64)[:, 0].tolist()
-        for _ in range(5)
-    ]
-    for deal in range(deals):
-        for seating in range(2):  # the seat of the grabber
-            game, made, returns = PlainNim(starts[deal]), [0, 0], [0.0, 0.0]
-            for step in range(5):
-                mover = game.mover
-                patience = 1 if mover == seating else 2
-                action = plain_grab(game, made[mover] < patience)
-                made[mover] += 1
-                rewards, over = game.move(action, luck[step][deal])
-                returns = [a + b for a, b in zip(returns, rewards, strict=True)]
-                if over or step == 4:
-                    break
-            ahead = returns[seating] - returns[1 - seating]
-            assert found.points[0, deal, seating] == 0.5 + 0.5 * ((ahead > 0) - (ahead < 0))
-            assert found.lengths[0, deal, seating] == step + 1
+
+    def begin(seating: int) -> Decide:
+        made = [0, 0]
+
+        def decide(game: PlainNim) -> list[int]:
+            patience = 1 if game.mover == seating else 2
+            made[game.mover] += 1
+            return plain_grab(game, made[game.mover] <= patience)
+
+        return decide
+
+    assert_plain_pairs(found, deals, seed, begin)
     assert 0.1 < found.points.mean() < 0.9
 
 
@@ -280,33 +308,26 @@ def test_recurrent_policies_in_pairs_equal_a_plain_loop(kind: str, which: str) -
             FrozenEntrant(str(slot), FrozenPolicy([own])) for slot, own in enumerate(actors)
         ]
     found = play_pairs(NIM, NoParams(), entrants, [(0, 1)], deals, seed)
-    generator = torch.Generator().manual_seed(derive_seed(seed, "deals"))
-    starts = torch.rand(deals, 6, generator=generator, dtype=torch.float64).tolist()
-    luck = [
-        torch.rand(deals, 1, generator=generator, dtype=torch.float64)[:, 0].tolist()
-        for _ in range(5)
-    ]
     remembered = 0
-    for deal in range(deals):
-        for seating in range(2):  # the seat of the first player
-            game, returns = PlainNim(starts[deal]), [0.0, 0.0]
-            players = [FrozenPolicy([actors[seat ^ seating]]) for seat in range(2)]
-            for step in range(5):
-                seen = np.array(game.see(game.mover), dtype=np.float32)
 
-                def legal(chosen: Tensor, game: PlainNim = game) -> Tensor:
-                    return torch.tensor([game.mask(chosen[0].tolist())])
+    def begin(seating: int) -> Decide:
+        players = [FrozenPolicy([actors[seat ^ seating]]) for seat in range(2)]
 
-                action = players[game.mover].act(seen, legal).astype(int).tolist()
-                fresh = FrozenPolicy([actors[game.mover ^ seating]]).act(seen, legal)
-                remembered += action != fresh.astype(int).tolist()
-                rewards, over = game.move(action, luck[step][deal])
-                returns = [a + b for a, b in zip(returns, rewards, strict=True)]
-                if over or step == 4:
-                    break
-            ahead = returns[seating] - returns[1 - seating]
-            assert found.points[0, deal, seating] == 0.5 + 0.5 * ((ahead > 0) - (ahead < 0))
-            assert found.lengths[0, deal, seating] == step + 1
+        def decide(game: PlainNim) -> list[int]:
+            nonlocal remembered
+            seen = np.array(game.see(game.mover), dtype=np.float32)
+
+            def legal(chosen: Tensor) -> Tensor:
+                return torch.tensor([game.mask(chosen[0].tolist())])
+
+            action: list[int] = players[game.mover].act(seen, legal).astype(int).tolist()
+            fresh = FrozenPolicy([actors[game.mover ^ seating]]).act(seen, legal)
+            remembered += action != fresh.astype(int).tolist()
+            return action
+
+        return decide
+
+    assert_plain_pairs(found, deals, seed, begin)
     assert remembered > 2  # decisions that depend on the states
 
 

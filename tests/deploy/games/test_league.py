@@ -20,7 +20,7 @@ from sweepd.agents.policy.league import Players, play_matches
 from sweepd.deploy.games.candidates import build_bundle, read_candidate
 from sweepd.deploy.games.league import Results, play_league, play_table
 from sweepd.deploy.games.league_players import (
-    LeaguePlayer,
+    NamedPlayer,
     ScriptedPlayer,
     TrainedPlayer,
     common_params,
@@ -42,7 +42,7 @@ from tests.envs.games.toys import RPS_SCRIPTED, SHOWDOWN, chooser
 BRIGADE = get_game("bucket-brigade")
 
 
-def named(studies: Path, *words: str) -> list[LeaguePlayer]:
+def named(studies: Path, *words: str) -> list[NamedPlayer]:
     registry = Registry(studies / "deployments")  # there is none
     return find_players(words, None, registry, f"sqlite:///{studies / 'studies.db'}")[1]
 
@@ -58,7 +58,7 @@ def brigade(tmp_path: Path, games: int = 6) -> Results:
     return Results(tmp_path / "results", game, games, 3)
 
 
-def play(results: Results, players: Sequence[LeaguePlayer], **changes: Any) -> dict[str, Any]:
+def play(results: Results, players: Sequence[NamedPlayer], **changes: Any) -> dict[str, Any]:
     """Play short games."""
     return play_league(results, players, ENV | {"max_nights": 3} | changes).report
 
@@ -83,7 +83,7 @@ def test_players_are_found_by_trial_team_slot_hash_and_name(studies: Path, tmp_p
 
 
 def test_a_pair_has_the_points_of_its_games_alone(tmp_path: Path) -> None:
-    """Also if it is named in the other order, and whoever else plays."""
+    """The order of names and the other players change nothing."""
     game = SHOWDOWN
     shares = {"timid": (0.0, 0.2, 0.9), "bold": (0.5, 0.7, 1.0), "reckless": (1.0, 1.0, 1.0)}
     make = partial(study_of, environment="tests.envs.games.toys:SHOWDOWN", env={}, play="sampled")

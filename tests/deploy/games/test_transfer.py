@@ -13,7 +13,7 @@ from sweepd.agents.policy.league_pictures import cell_words, draw_transfer
 from sweepd.deploy.games.candidates import build_bundle, read_candidate
 from sweepd.deploy.games.league import Results
 from sweepd.deploy.games.league_players import (
-    LeaguePlayer,
+    NamedPlayer,
     ScriptedPlayer,
     TrainedPlayer,
     common_params,
@@ -32,7 +32,7 @@ GAMES, SEED = 12, 5
 CHANCES = (0.05, 0.3)
 
 
-def play(path: Path, players: list[LeaguePlayer], text: str, given: Any = ENV) -> dict[str, Any]:
+def play(path: Path, players: list[NamedPlayer], text: str, given: Any = ENV) -> dict[str, Any]:
     own = {name: value for name, value in given.items() if name != text.partition("=")[0]}
     results = Results(path, BRIGADE, GAMES, SEED)
     return play_transfer(results, players, read_over(text, BRIGADE, own))
@@ -66,7 +66,7 @@ def score(rules: PanelGames, name: str) -> np.ndarray:
 
 
 def test_random_play_is_0_and_the_best_scripted_player_1(tmp_path: Path) -> None:
-    players: list[LeaguePlayer] = [ScriptedPlayer(name) for name in ("random", "hero", "rest")]
+    players: list[NamedPlayer] = [ScriptedPlayer(name) for name in ("random", "hero", "rest")]
     own = {"scenario": "hard"}
     report = play(tmp_path, players, "min_nights=8,15", own)
     for row in report["rows"]:
@@ -92,7 +92,7 @@ def test_a_player_has_no_cell_where_it_does_not_fit(studies: Path, tmp_path: Pat
 
 def test_points_of_a_game_of_two_are_against_the_scripted_players(tmp_path: Path) -> None:
     game = get_game("hockey")
-    players: list[LeaguePlayer] = [ScriptedPlayer("weak"), ScriptedPlayer("random")]
+    players: list[NamedPlayer] = [ScriptedPlayer("weak"), ScriptedPlayer("random")]
     over = read_over("max_timesteps=60", game, {})
     report = play_transfer(Results(tmp_path / "r", game, GAMES, SEED), players, over)
     [row] = report["rows"]
