@@ -20,8 +20,8 @@ from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import takes_flags
+from sweepd.envs.support.study_options import RunsDir, Storage
 from sweepd.envs.support.terminal import Terminal, screen
-from sweepd.optimize.cli.options import RunsDir, Storage
 
 EVERY = 2.0  # seconds between two updates of a terminal
 

@@ -19,8 +19,8 @@ from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.formatting import MISSING, counted, duration
 from sweepd.envs.support.loading import loading
+from sweepd.envs.support.study_options import RunsDir, Storage
 from sweepd.envs.support.terminal import Terminal, screen
-from sweepd.optimize.cli.options import RunsDir, Storage
 from sweepd.optimize.study.record.database import storage_url
 
 RESULTS = "results"  # in the folder of a game: what was played

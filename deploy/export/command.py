@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
 from sweepd.envs.support.loading import loading
+from sweepd.envs.support.study_options import RunsDir, Storage
 
 if TYPE_CHECKING:
     from sweepd.deploy.export.source import Source
@@ -59,17 +59,8 @@ def export_command(
             min=0, help="onnx, torch: one fold or seed alone. Default: what promotion would deploy."
         ),
     ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            envvar=STORAGE_VARIABLE,
-            callback=warn_of_password,
-            help="Database of the studies, as for train.",
-        ),
-    ] = None,
-    runs_dir: Annotated[
-        Path | None, typer.Option(help="Directory of the studies' files, as for train.")
-    ] = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
 ) -> None:
     """Export the parameters or the policy of a trial for another library.
 

@@ -13,7 +13,8 @@ import typer
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import given_flags, takes_flags
 from sweepd.envs.support.loading import loading
-from sweepd.optimize.cli.options import ConfigFile, Storage
+from sweepd.envs.support.study_options import Storage
+from sweepd.optimize.cli.options import ConfigFile
 from sweepd.optimize.study.settings.setting import flag_of
 from sweepd.optimize.study.settings.study import StudySettings
 

@@ -7,21 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sweepd.envs.support.database_url import STORAGE_VARIABLE, warn_of_password
 from sweepd.envs.support.files import read_toml
 from sweepd.envs.support.flags import as_defaults
 
 StudyName = Annotated[str, typer.Argument(help="Name of the study.")]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        envvar=STORAGE_VARIABLE,
-        callback=warn_of_password,
-        help="Database of the studies, as for train.",
-    ),
-]
-RunsDir = Annotated[Path | None, typer.Option(help="Folder of the studies' files, as for train.")]
-
 Why = Annotated[str, typer.Option("--reason", help="Reason, recorded in the study.")]
 
 

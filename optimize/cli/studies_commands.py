@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from sweepd.envs.support.loading import loading
-from sweepd.optimize.cli.options import RunsDir, Storage, StudyName
+from sweepd.envs.support.study_options import RunsDir, Storage
+from sweepd.optimize.cli.options import StudyName
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from sweepd.envs.support.loading import loading
-from sweepd.optimize.cli.options import RunsDir, Storage, StudyName, Why
+from sweepd.envs.support.study_options import RunsDir, Storage
+from sweepd.optimize.cli.options import StudyName, Why
 
 
 def status(
