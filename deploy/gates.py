@@ -19,11 +19,14 @@ from sweepd.deploy.registry.bundle_files import (
     read_bundle,
 )
 from sweepd.deploy.registry.registry import Registry
+from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.programs import is_command
 from sweepd.optimize.study.record.specs import CRYPTO
 
 if TYPE_CHECKING:
     from sweepd.deploy.promotion.gate import Gate
+
+BUNDLE = "bundle:"  # before a bundle's hash or folder
 
 AnyGate: TypeAlias = "type[Gate[Any, Any, Any, Any]]"
 
@@ -75,3 +78,51 @@ def load_reference(registry: Registry, reference: str | None) -> StoredBundle[An
     ):
         return load_bundle(Path(reference))
     return registry.bundle(registry.find(reference), *bundle_types())
+
+
+def named_bundle(
+    word: str, registry: Registry, storage: str, runs_dir: Path | None = None
+) -> StoredBundle[Any] | None:
+    """Return the bundle that a word names: a slot, `bundle:` with a hash or a folder, or a trial.
+
+    Args:
+        word: see `named_trial` for trials, and
+            `sweepd.deploy.registry.reader.RegistryReader.find` for slots.
+        registry: where slots and bundles are.
+        storage: the database of the studies.
+        runs_dir: see `sweepd.deploy.promotion.studies.find_study`.
+
+    Returns:
+        None if the word has another form.
+    """
+    if word.startswith(BUNDLE):
+        return load_reference(registry, word.removeprefix(BUNDLE))
+    if registry.has_slot(word) or registry.has_slot(word.partition("@")[0]):
+        return load_reference(registry, word)
+    return named_trial(word, storage, runs_dir) if "#" in word else None
+
+
+def named_trial(name: str, storage: str, runs_dir: Path | None = None) -> StoredBundle[Any]:
+    """Return what a complete trial would be deployed as; of a game, its best member or its team.
+
+    Args:
+        name: STUDY#N, or STUDY#N@team.
+        storage: an SQLAlchemy URL.
+        runs_dir: see `sweepd.deploy.promotion.studies.find_study`.
+
+    Raises:
+        InputError: the name is of another form, or there is no such trial, player or team.
+    """
+    from sweepd.deploy.promotion.studies import find_study
+
+    study, _, which = name.rpartition("#")
+    number, at, kind = which.partition("@")
+    if not study or not (number.isascii() and number.isdecimal()) or (at and kind != "team"):
+        raise InputError(
+            f"{name!r} must be STUDY#N, for example cartpole#8, or STUDY#N@team for the team of "
+            "the trial's members"
+        )
+    found = find_study(study, storage, runs_dir)
+    gate = gate_of(found.spec.environment)
+    bundle: StoredBundle[Any] = gate.trial_bundle(found, int(number), team=bool(at))
+    return bundle

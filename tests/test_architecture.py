@@ -284,7 +284,7 @@ def test_keys_of_study_and_trial_attributes_are_defined_once() -> None:
 # one kind only: what trades, plays, plans a market's study, or needs a player.
 KINDS = {
     "market": ("deploy/trading/", "deploy/cli/trade_commands.py", "deploy/cli/plan.py"),
-    "games": ("deploy/cli/play.py", "deploy/cli/league.py", "sweepd/hooks.py"),
+    "games": ("deploy/cli/play.py", "sweepd/hooks.py"),
     "programs": (),
 }
 NAMES_OF_KINDS = {"CRYPTO", "is_command", "CryptoSpec", "GameSpec", "CommandSpec"}

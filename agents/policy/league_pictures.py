@@ -80,7 +80,8 @@ def draw_transfer(path: Path, transfer: Mapping[str, Any], title: str) -> None:
 
     Args:
         path: of the picture.
-        transfer: as `sweepd.deploy.games.transfer.play_transfer` returns it.
+        transfer: as `sweepd.deploy.games.transfer.play_transfer` or
+            `sweepd.deploy.market.transfer.play_places` returns it.
         title: of the picture.
     """
     from matplotlib.figure import Figure
@@ -91,11 +92,12 @@ def draw_transfer(path: Path, transfer: Mapping[str, Any], title: str) -> None:
     for index, row in enumerate(rows):
         cells = [row["players"][name] for name in names]
         texts[index] = [cell_words(cell, scaled=is_scaled(transfer)) for cell in cells]
-        means = np.array([cell.get("mean", np.nan) for cell in cells])
-        shares = (means - np.nanmin(means)) / (np.ptp(means[~np.isnan(means)]) or 1.0)
+        means = [cell["mean"] for cell in cells if "mean" in cell]
         for place, cell in enumerate(cells):
-            known = cell.get("normalised")
-            shades[index, place] = known["mean"] if known else shares[place]
+            if known := cell.get("normalised"):
+                shades[index, place] = known["mean"]
+            elif "mean" in cell:
+                shades[index, place] = (cell["mean"] - min(means)) / (np.ptp(means) or 1.0)
     figure = Figure(figsize=(3.0 + 1.6 * len(names), 1.9 + 0.3 * len(rows)), dpi=100)
     axes = figure.subplots()
     draw_cells(axes, shades, texts, [str(row["value"]) for row in rows], names, (0.0, 1.0))
@@ -116,6 +118,7 @@ def cell_words(cell: Mapping[str, Any], *, scaled: bool) -> str:
     digits = 2 if max(abs(shown["mean"]), 1.0) < 10.0 else 0
     mean = "mean " if scaled and not cell["normalised"] else ""
     text = f"{mean}{shown['mean']:.{digits}f}"
+    text += "*" if cell.get("trained") else ""
     if shown["low"] is None:
         return f"{text} (all equal)"
     return f"{text} ({shown['low']:.{digits}f} … {shown['high']:.{digits}f})"
@@ -128,10 +131,12 @@ def is_scaled(transfer: Mapping[str, Any]) -> bool:
 
 def scale_words(transfer: Mapping[str, Any]) -> str:
     """Say what the cells of a transfer matrix are."""
-    level = f"{transfer['confidence']:.0%} intervals over {transfer['games']} games"
+    level = f"{transfer['confidence']:.0%} intervals over {transfer['sample']}"
     if is_scaled(transfer):
         return f"0: uniform random play, 1: the best scripted player; {level}"
-    return f"{transfer['score']}; {level}"
+    cells = [cell for row in transfer["rows"] for cell in row["players"].values()]
+    seen = "; * with bars of its own study" if any(cell.get("trained") for cell in cells) else ""
+    return f"{transfer['score']}; {level}{seen}"
 
 
 def draw_cells(

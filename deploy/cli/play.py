@@ -11,8 +11,7 @@ import typer
 
 from sweepd.deploy.cli.options import REFERENCE
 from sweepd.deploy.games.bundle import GameBundle, game_bundle
-from sweepd.deploy.games.candidates import named_trial
-from sweepd.deploy.gates import load_bundle, load_reference
+from sweepd.deploy.gates import load_bundle, load_reference, named_trial
 from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import tally
@@ -106,7 +105,7 @@ def play_command(
     if trial is not None:
         if bundle is not None or seat is not None:
             raise InputError("--trial names the player: give no bundle, and no --seat")
-        loaded = named_trial(trial, storage_url(storage, runs_dir), runs_dir)
+        loaded = game_bundle(named_trial(trial, storage_url(storage, runs_dir), runs_dir))
         name = f"trial {loaded.origin.trial}"
     elif bundle is not None and Path(bundle).is_dir():
         loaded = game_bundle(load_bundle(Path(bundle)))  # needs no registry

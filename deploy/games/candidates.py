@@ -30,13 +30,7 @@ from sweepd.deploy.games.player import read_player
 from sweepd.deploy.games.rules import GameEvidence, shown
 from sweepd.deploy.games.selection import selection_of
 from sweepd.deploy.promotion.promotion import GateResult, Promotion
-from sweepd.deploy.promotion.studies import (
-    GateStudy,
-    find_study,
-    objective_of,
-    scored_weights,
-    unrecorded,
-)
+from sweepd.deploy.promotion.studies import GateStudy, objective_of, scored_weights, unrecorded
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
 from sweepd.envs.games.game import Game, is_population
 from sweepd.envs.games.pairings import is_versus
@@ -303,28 +297,6 @@ def build_bundle(candidate: GameCandidate, study: GameStudy, gate: dict[str, Any
     return new_bundle(GameBundle, manifest, files)
 
 
-def named_trial(name: str, storage: str, runs_dir: Path | None = None) -> GameBundle:
-    """Return the best member of a complete trial, or its team, see `trial_bundle`.
-
-    Args:
-        name: STUDY#N, or STUDY#N@team.
-        storage: an SQLAlchemy URL.
-        runs_dir: see `sweepd.deploy.promotion.studies.find_study`.
-
-    Raises:
-        InputError: the name is of another form, or there is no such player.
-    """
-    study, _, which = name.rpartition("#")
-    number, at, kind = which.partition("@")
-    if not study or not (number.isascii() and number.isdecimal()) or (at and kind != "team"):
-        raise InputError(
-            f"{name!r} must be STUDY#N, for example cartpole#8, or STUDY#N@team for the team of "
-            "the trial's members"
-        )
-    found = GameStudy(find_study(study, storage, runs_dir))
-    return trial_bundle(found, int(number), team=bool(at))
-
-
 def trial_bundle(study: GameStudy, number: int, *, team: bool = False) -> GameBundle:
     """The best member of a complete trial, as the bundle that would be deployed, without a report.
 
@@ -338,10 +310,7 @@ def trial_bundle(study: GameStudy, number: int, *, team: bool = False) -> GameBu
     """
     if team and not study.teams:
         raise InputError(f"the members of study {study.name!r} do not play together as a team")
-    found = [trial for trial in study.all_complete if trial.number == number]
-    if not found:
-        raise InputError(f"trial {number} is not a COMPLETE trial of study {study.name!r}")
-    candidate = read_candidate(found[0], study, team=team)
+    candidate = read_candidate(study.complete_trial(number), study, team=team)
     if candidate.faults:
         raise InputError(
             f"trial {number} of study {study.name!r} has no player: {candidate.faults[0]}"

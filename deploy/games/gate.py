@@ -27,14 +27,17 @@ from sweepd.deploy.games.candidates import (
     build_bundle,
     read_candidate,
     same_game,
+    trial_bundle,
 )
+from sweepd.deploy.games.comparison import compare_players
 from sweepd.deploy.games.duel_panel import DuelGames, DuelPanel, judge_duels, with_champion
 from sweepd.deploy.games.panel import Panel, PanelGames, judge_panel, panel_seed
-from sweepd.deploy.games.panel import compare as compare_players
+from sweepd.deploy.games.panel import compare as compare_scores
 from sweepd.deploy.games.player import read_player
 from sweepd.deploy.games.report import game_facts, game_report, game_sections
 from sweepd.deploy.games.rules import DEFAULT_RULES, DUEL_RULES, PANEL, SEARCH, GameEvidence
 from sweepd.deploy.games.verify import verify_game_bundle
+from sweepd.deploy.promotion.comparison import Compared, Comparison
 from sweepd.deploy.promotion.flags import PromoteFlags
 from sweepd.deploy.promotion.gate import Gate, NothingToJudge, TrialPolicy, Verification
 from sweepd.deploy.promotion.members import trial_members
@@ -47,6 +50,7 @@ from sweepd.deploy.registry.slots import slot_name
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.games.pairings import Entrant
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.specs import Play
 
 GAMES = 100  # default size of a panel
@@ -76,6 +80,14 @@ class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
     ) -> None:
         super().__init__(study, registry, flags, progress)
         self.baselines = tuple(sorted(own.name for own in load_baselines(flags.baseline or ())))
+
+    @classmethod
+    def trial_bundle(cls, study: StudyReader, number: int, *, team: bool = False) -> GameBundle:
+        return trial_bundle(GameStudy(study), number, team=team)
+
+    @classmethod
+    def compare_players(cls, asked: Comparison) -> Compared:
+        return compare_players(asked)
 
     @property
     def play(self) -> Play:
@@ -203,7 +215,7 @@ class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
         elif present is not None:
             games = self._panel_games(draft, look)
             theirs = games.play_player(present.player)
-            opponent = compare_players(
+            opponent = compare_scores(
                 self.called(present), panel.episodes, theirs, look.number, games.seed
             )
             panel = dataclasses.replace(panel, champion=opponent)

@@ -10,12 +10,10 @@ for again with more players, plays what is missing.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +33,29 @@ from sweepd.deploy.games.league_players import (
     game_with,
     scripted_names,
 )
-from sweepd.deploy.registry.bundle_files import canonical_json, finite
+from sweepd.deploy.registry.bundle_files import finite
+from sweepd.deploy.registry.kept_scores import KeptScores, Tick
 from sweepd.envs.core.rows import where_rows
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import is_versus, play_pairs, scripted_entrants
 from sweepd.envs.games.play import play_episodes
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.files import read_json, write_atomic
-from sweepd.optimize.study.record.specs import code_version, torch_version
-
-DIGITS = 24  # of the digest in a file's name
-Tick = Callable[[int, int], None]  # gets how many results are there, and how many there will be
 
 
 @dataclass(frozen=True)
-class Results:
-    """Scores of games in files, one per pair of players, or per player.
+class Results(KeptScores):
+    """Scores of games, one file per pair of players, or per player.
 
     Attributes:
-        folder: of the files.
         game: the game.
         games: games of each result.
         seed: of all of them.
-        played: keys of the results that were played and not read.
     """
 
-    folder: Path
     game: Game
     games: int
     seed: int
-    played: list[Mapping[str, Any]] = field(default_factory=list)
 
     def scores(
         self,
@@ -83,23 +73,13 @@ class Results:
             play: plays it.
         """
         key = {
-            "kind": kind,
             "players": [player.identity for player in players],
             "game": self.game.name,
             "params": finite(params),
             "games": self.games,
             "seed": self.seed,
-            "sweepd": code_version(),
-            "torch": torch_version(),
         }
-        digest = hashlib.sha256(canonical_json(key).encode()).hexdigest()[:DIGITS]
-        path = self.folder / f"{kind}-{digest}.json"
-        found = read_json(path, key).get("scores")
-        if not isinstance(found, dict):
-            found = {name: scores.tolist() for name, scores in play().items()}
-            self.played.append(key)
-            write_atomic(path, json.dumps({**key, "scores": found}))
-        return {name: np.array(scores) for name, scores in found.items()}
+        return self.kept(kind, key, play)
 
 
 def with_scripted(

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from sweepd.deploy.games.baselines import RANDOM, baseline_player
 from sweepd.deploy.games.bundle import GameBundle, game_bundle
-from sweepd.deploy.games.candidates import named_trial
-from sweepd.deploy.gates import load_reference
-from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.registry.bundle_files import StoredBundle
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import Entrant, RandomEntrant, ScriptedEntrant, is_versus
@@ -24,7 +21,6 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.validation import make_with
 
 Act = Callable[[Tensor], Tensor]
-BUNDLE = "bundle:"  # before a bundle's hash or folder
 DEFAULT = "default"  # in messages: of a parameter that a player's game leaves out
 
 
@@ -130,32 +126,19 @@ def scripted_names(game: Game, params: Any) -> tuple[str, ...]:
 
 
 def find_players(
-    words: Sequence[str],
-    env: str | None,
-    registry: Registry,
-    storage: str,
-    runs_dir: Path | None = None,
+    words: Sequence[str], env: str | None, named: Mapping[str, StoredBundle[Any]]
 ) -> tuple[Game, list[NamedPlayer]]:
     """Return the players that the words name, and their game.
 
-    A word is `STUDY#TRIAL`, `STUDY#TRIAL@team`, `bundle:` with a hash or a folder, a slot
-    (`sweepd.deploy.registry.reader.RegistryReader.find`), or else a scripted player.
-
     Args:
-        words: the names.
+        words: each one of `named`, or else the name of a scripted player.
         env: name of the game; None: that of the players.
-        registry: where slots and bundles are.
-        storage: the database of the studies.
-        runs_dir: see `sweepd.deploy.promotion.studies.find_study`.
+        named: bundles by word (`sweepd.deploy.gates.named_bundle`).
 
     Raises:
         InputError: a name is not known, two name the same player, or they play different games.
     """
-    bundles = {
-        word: found
-        for word in words
-        if (found := _bundle_of(word, registry, storage, runs_dir)) is not None
-    }
+    bundles = {word: game_bundle(found) for word, found in named.items()}
     games = {word: found.manifest.game.name for word, found in bundles.items()}
     games = ({f"--env {env}": env} if env is not None else {}) | games
     if not games:
@@ -180,7 +163,7 @@ def find_players(
             players.append(ScriptedPlayer(word))
         else:
             raise InputError(
-                f"{word!r} is no slot of {registry.folder}, STUDY#TRIAL or bundle:HASH, and no "
+                f"{word!r} is no slot of the registry, STUDY#TRIAL or bundle:HASH, and no "
                 f"scripted player of {name}: those are {', '.join(scripts)}"
             )
     known: dict[str, str] = {}
@@ -191,19 +174,6 @@ def find_players(
             )
         known[player.identity] = player.name
     return game, players
-
-
-def _bundle_of(
-    word: str, registry: Registry, storage: str, runs_dir: Path | None
-) -> GameBundle | None:
-    """Return the bundle that a word names; None if it may be a scripted player."""
-    if word.startswith(BUNDLE):
-        return game_bundle(load_reference(registry, word.removeprefix(BUNDLE)))
-    if registry.has_slot(word) or registry.has_slot(word.partition("@")[0]):
-        return game_bundle(load_reference(registry, word))
-    if "#" in word:
-        return named_trial(word, storage, runs_dir)
-    return None
 
 
 def common_params(

@@ -1,4 +1,4 @@
-"""Leagues and transfer matrices as text."""
+"""Leagues as text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from sweepd.agents.policy.league_pictures import (
-    cell_words,
-    equilibrium_words,
-    is_scaled,
-    scale_words,
-)
+from sweepd.agents.policy.league_pictures import equilibrium_words
 from sweepd.agents.policy.ratings import Ratings, separation_words
 from sweepd.envs.support.formatting import MISSING
 
@@ -61,22 +56,3 @@ def _equilibrium_line(among: str, found: Mapping[str, Any]) -> str:
         f"{words}; the best response, {best['by']}, gains {best['gain']:.2f} "
         f"({best['low']:.2f} … {best['high']:.2f})"
     )
-
-
-def transfer_view(report: Mapping[str, Any]) -> RenderableType:
-    """Return a transfer matrix as `sweepd league --over` prints it."""
-    table = Table(Column(report["over"], no_wrap=True))
-    for name in report["players"]:
-        table.add_column(name, justify="right")
-    scaled = is_scaled(report)
-    for title in ("random", "best scripted player") if scaled else ():
-        table.add_column(title, justify="right")
-    for row in report["rows"]:
-        cells = [cell_words(row["players"][name], scaled=scaled) for name in report["players"]]
-        if row["best"]:
-            cells += [
-                f"{row['random']['mean']:.5g}",
-                f"{row['best']['name']} {row['best']['mean']:.5g}",
-            ]
-        table.add_row(str(row["value"]), *cells)
-    return Group(Text(scale_words(report)), table)

@@ -15,7 +15,7 @@ from typing import Any
 from sweepd.agents.policy.league import Floats
 from sweepd.deploy.games.baselines import RANDOM
 from sweepd.deploy.games.duel_panel import CANDIDATE
-from sweepd.deploy.games.league import Results, Tick
+from sweepd.deploy.games.league import Results
 from sweepd.deploy.games.league_players import (
     NamedPlayer,
     ScriptedPlayer,
@@ -23,12 +23,15 @@ from sweepd.deploy.games.league_players import (
     scripted_names,
 )
 from sweepd.deploy.games.panel import PanelGames
+from sweepd.deploy.promotion.comparison import split_over
 from sweepd.deploy.registry.bundle_files import finite
+from sweepd.deploy.registry.kept_scores import Tick
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import is_versus, play_pairs, scripted_entrants
 from sweepd.envs.games.parameters import parameter_value
 from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.intervals import (
     EPISODES,
     GAFFKE,
@@ -55,16 +58,6 @@ class Over:
     name: str
     values: tuple[Any, ...]
     params: tuple[tuple[dict[str, Any], Any], ...]
-
-
-def split_over(text: str) -> tuple[str, str]:
-    """Return the name and the text of the values of `--over NAME=VALUES`; InputError if it is none."""
-    name, equals, listed = text.partition("=")
-    if not name.strip() or not equals or not listed.strip():
-        raise InputError(
-            f"--over {text!r} must be NAME=VALUES, like scenario=all or length=0.5,0.7"
-        )
-    return name.strip(), listed.strip()
 
 
 def read_over(text: str, game: Game, given: Mapping[str, Any]) -> Over:
@@ -176,6 +169,7 @@ def play_transfer(
         "over": over.name,
         "seed": results.seed,
         "games": results.games,
+        "sample": counted(results.games, "game"),
         "confidence": LEVEL,
         "score": "mean return of a game" if limits is None else "points against scripted players",
         "players": [player.name for player in players],

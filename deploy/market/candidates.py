@@ -40,8 +40,7 @@ from sweepd.deploy.promotion.studies import (
     unrecorded,
 )
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
-from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.data.timeframe import format_time
+from sweepd.envs.crypto.data.timeframe import format_time, grid_from
 from sweepd.envs.crypto.features import get_recipe
 from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.scoring.figures import path_metrics
@@ -49,6 +48,7 @@ from sweepd.envs.crypto.scoring.metrics import Metrics
 from sweepd.envs.crypto.scoring.selection import median_path
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.reader import StudyReader
+from sweepd.optimize.study.record.spans import study_splits
 from sweepd.optimize.study.record.specs import CryptoSpec
 from sweepd.optimize.study.record.trials import TrialRecord
 
@@ -244,21 +244,28 @@ def _different_accounts(parts: Sequence[CandidateTrial]) -> list[str]:
     ]
 
 
-def build_bundle(
-    candidate: MarketCandidate,
-    study: MarketStudy,
-    bars: Bars,
-    holdout: tuple[int, int],
-    *,
-    gate: dict[str, Any],
-) -> Bundle:
+def trial_bundle(study: MarketStudy, number: int) -> Bundle:
+    """The bundle that a complete trial would be deployed as, without a report.
+
+    Raises:
+        InputError: there is no such trial, or it cannot be deployed.
+    """
+    trials = [study.complete_trial(number)]
+    search = read_search(trials, 1, study.run_dir, study.spec.data.timeframe)
+    candidate = read_candidate(trials, study, search)
+    if candidate.faults:
+        raise InputError(
+            f"trial {number} of study {study.name!r} has no policy: {candidate.faults[0]}"
+        )
+    return build_bundle(candidate, study, {})
+
+
+def build_bundle(candidate: MarketCandidate, study: MarketStudy, gate: dict[str, Any]) -> Bundle:
     """The bundle of a candidate without faults.
 
     Args:
         candidate: the candidate.
         study: its study.
-        bars: the study's bars.
-        holdout: range [a, b) of the hold-out's bars.
         gate: the gate's report.
 
     Raises:
@@ -266,8 +273,10 @@ def build_bundle(
         InputError: a trial's weights are not those that were scored.
     """
     spec, several = study.spec, len(candidate.parts) > 1
-    instruments = Instruments.unrestricted(len(bars.tickers))  # as in training
-    tickers = tuple(bars.tickers)
+    data, tickers = spec.data, tuple(spec.data.tickers)
+    instruments = Instruments.unrestricted(len(tickers))  # as in training
+    first, last = data.span
+    last_seen = grid_from(data.timeframe, first, study_splits(spec).holdout[0])[-1]
     trials, files = [], {}
     for number, part in enumerate(candidate.parts):
         name = trial_file(number) if several else MEMBERS_FILE
@@ -275,18 +284,18 @@ def build_bundle(
         trials.append(_trial_part(part, study, name, files[name]))
     common: dict[str, Any] = {
         "tickers": tickers,
-        "symbols": default_symbols(tickers, synthetic=bars.synthetic),
-        "timeframe": bars.timeframe,
+        "symbols": default_symbols(tickers, synthetic=data.synthetic),
+        "timeframe": data.timeframe,
         "recipe": recipe_part(get_recipe(str(spec.recipe["name"]))),
         "minimum_order": tuple(instruments.minimum_order),
         "increment": tuple(instruments.increment),
         "data": DataPart(
-            fingerprint=bars.fingerprint,
-            first=format_time(int(bars.time[0])),
-            last=format_time(int(bars.time[-1])),
-            synthetic=bars.synthetic,
+            fingerprint=data.fingerprint,
+            first=format_time(first),
+            last=format_time(last),
+            synthetic=data.synthetic,
         ),
-        "last_seen_bar": format_time(int(bars.time[holdout[0] - 1])),
+        "last_seen_bar": format_time(int(last_seen)),
         "metrics": {
             "describes": "the trials' members, in cross-validation, weighted by share"
             if several

@@ -27,14 +27,17 @@ from sweepd.deploy.market.candidates import (
     build_bundle,
     read_candidate,
     study_search,
+    trial_bundle,
 )
 from sweepd.deploy.market.constants import nearest_constant
 from sweepd.deploy.market.power import GatePower
 from sweepd.deploy.market.report import market_facts, market_report, market_sections
 from sweepd.deploy.market.rules import CROSS_VALIDATION, DEFAULT_RULES, HOLDOUT, MarketEvidence
 from sweepd.deploy.market.scoring import Score, bootstrap_seed, compare_with_champion, score_bundle
+from sweepd.deploy.market.transfer import compare_policies
 from sweepd.deploy.market.verify import verify_bundle
 from sweepd.deploy.promotion.bootstrap import ALPHA, draws_for, gate_level, mean_above_zero
+from sweepd.deploy.promotion.comparison import Compared, Comparison
 from sweepd.deploy.promotion.gate import Gate, NothingToJudge, TrialPolicy, Verification
 from sweepd.deploy.promotion.members import trial_members
 from sweepd.deploy.promotion.promotion import Step
@@ -50,6 +53,7 @@ from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.record.data_spec import DataSpec
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.spans import study_splits
 
 
@@ -121,6 +125,16 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
         weights = self.flags.weights
         return [partial(read_candidate, some, study, self.search, weights) for some in together]
 
+    @classmethod
+    def trial_bundle(cls, study: StudyReader, number: int, *, team: bool = False) -> Bundle:
+        if team:
+            return super().trial_bundle(study, number, team=team)  # refuses
+        return trial_bundle(MarketStudy(study), number)
+
+    @classmethod
+    def compare_players(cls, asked: Comparison) -> Compared:
+        return compare_policies(asked)
+
     def judge_first_stage(
         self, candidate: MarketCandidate, *, thorough: bool
     ) -> tuple[RuleFinding, ...]:
@@ -133,7 +147,7 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
         return judge(self.rules, evidence, CROSS_VALIDATION)
 
     def build(self, candidate: MarketCandidate, gate: dict[str, Any]) -> Bundle:
-        return build_bundle(candidate, self.study, self._bars, self._holdout, gate=gate)
+        return build_bundle(candidate, self.study, gate)
 
     def is_champion(self, draft: Bundle, champion: str | None) -> bool:
         # Not the hash: a second study may have trained the same weights under another name.

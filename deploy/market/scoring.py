@@ -185,8 +185,20 @@ def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
             f"bundle {bundle.name} needs {earliest} bars before its first decision; there are "
             f"{window[0]}"
         )
+    return trade_bundle(bundle, in_order(bars, bundle), window)
+
+
+def trade_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
+    """The canonical score of a bundle on bars of any timeframe.
+
+    Args:
+        bundle: the bundle.
+        bars: the bundle's tickers, in its order.
+        window: first decision, not before `first_decision`, and last bar.
+    """
     # Features depend on a fixed number of past bars, so all other bars are cut off.
-    part = in_order(bars.slice(window[0] - earliest, window[1] + 1), bundle)
+    earliest = first_decision(bundle)
+    part = bars.slice(window[0] - earliest, window[1] + 1)
     span = (earliest, len(part.time) - 1)
     if len(bundle.trials) > 1:
         return score_trials(bundle, part, span)
@@ -197,12 +209,17 @@ def score_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
 
 def in_order(bars: Bars, bundle: Bundle) -> Bars:
     """The bars of the bundle's tickers in the bundle's order; other tickers are left out."""
-    manifest = bundle.manifest
-    if bars.timeframe != manifest.timeframe:
+    if bars.timeframe != bundle.manifest.timeframe:
         raise InputError(
-            f"bundle {bundle.name} trades bars of {manifest.timeframe}; the data has "
+            f"bundle {bundle.name} trades bars of {bundle.manifest.timeframe}; the data has "
             f"{bars.timeframe}"
         )
+    return own_tickers(bars, bundle)
+
+
+def own_tickers(bars: Bars, bundle: Bundle) -> Bars:
+    """The bars of the bundle's tickers in its order, of any timeframe."""
+    manifest = bundle.manifest
     missing = [ticker for ticker in manifest.tickers if ticker not in bars.tickers]
     if missing:
         raise InputError(

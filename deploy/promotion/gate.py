@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, T
 
 from optuna.trial import FrozenTrial
 
+from sweepd.deploy.promotion.comparison import Compared, Comparison
 from sweepd.deploy.promotion.flags import PromoteFlags
 from sweepd.deploy.promotion.own_rules import own_rules
 from sweepd.deploy.promotion.promotion import (
@@ -178,6 +179,30 @@ class Gate(ABC, Generic[StudyT, CandidateT, ScoreT, BundleT]):
                     f"{found.name!r} is on {found.spec.environment}; leave it out"
                 )
         return cls(cls.study_type(found), registry, flags, progress)
+
+    @classmethod
+    def trial_bundle(cls, study: StudyReader, number: int, *, team: bool = False) -> BundleT:
+        """Return what a complete trial would be deployed as, without a report of the gate.
+
+        Args:
+            study: a study of this kind.
+            number: of the trial.
+            team: its members as a team.
+
+        Raises:
+            InputError: there is no such trial, or nothing of this kind acts.
+        """
+        what = "team" if team else "player"
+        raise InputError(f"trial {number} of study {study.name!r} is of {cls.title} and no {what}")
+
+    @classmethod
+    def compare_players(cls, asked: Comparison) -> Compared:
+        """Compare players of this kind.
+
+        Raises:
+            InputError: they cannot be compared so, or nothing of this kind acts.
+        """
+        raise InputError(f"{asked.words[0]} is of {cls.title}, which do not play: name others")
 
     # The study:
 

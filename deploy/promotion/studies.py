@@ -112,6 +112,13 @@ class GateStudy(StudyReader):
             )
         return found
 
+    def complete_trial(self, number: int) -> FrozenTrial:
+        """Return the COMPLETE trial of this number, or raise InputError if there is none."""
+        for trial in self.all_complete:
+            if trial.number == number:
+                return trial
+        raise InputError(f"trial {number} is not a COMPLETE trial of study {self.name!r}")
+
     @staticmethod
     def _refusal(trial: FrozenTrial) -> str:
         """Why a trial is not among those that may be selected."""

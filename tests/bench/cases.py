@@ -87,6 +87,12 @@ CASES = [
         needs=("plotly", "werkzeug"),
     ),
     Case(
+        "turn_memory",
+        "--games kuhn --members 1 --num-envs 8 --repeats 1 --seconds 0.001",
+        ("machine.processor", "rows.0.gru.ratio", "rows.0.lstm.arithmetic", "rows.0.runs.none.0"),
+        constants={"turn_memory.MINIBATCH": 64},
+    ),
+    Case(
         "game_steps",
         "--repeats 1 --seconds 0.001 --sizes 8",
         ("machine.processor", "rows.0.rate", "rows.2.rates.0", "rows.2.goal", "rows.1.over_torch"),

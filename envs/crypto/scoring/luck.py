@@ -64,6 +64,18 @@ class Moments:
 
         return -float(ndtri(stdtr(self.freedom, -self.sharpe / (factor * self.error))))
 
+    def reach(self, level: float) -> float:
+        """Return half the length of the interval around SR that contains the true ratio.
+
+        Small true ratios are assumed: the error grows by a factor of about 1 + SR²/4.
+
+        Args:
+            level: confidence, such as 0.95.
+        """
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.freedom, 0.5 + 0.5 * level)) * self.error
+
     def ratio(self, score: float) -> float:
         """Return the Sharpe ratio that has this score, the inverse of `score`."""
         from scipy.special import stdtrit

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
-
 from sweepd.envs.crypto.data.bar_files import files_of, read_bars, select_files, stamp
 from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.data.jumps import find_jumps
@@ -41,7 +39,7 @@ def load_study_bars(
         )
     # Jumps were refused or accepted when the study was created, and the fingerprint holds them.
     present = load_bars(folder, data.timeframe, data.tickers, accept_jumps=True)
-    first, last = (int(pd.Timestamp(text).timestamp()) for text in (data.first, data.last))
+    first, last = data.span
     bars = present.between(first, last)
     if bars.fingerprint != data.fingerprint:
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 
 @dataclass(frozen=True)
@@ -47,3 +48,9 @@ class DataSpec:
     bars: int
     synthetic: bool
     accepted_jumps: tuple[AcceptedJump, ...] = ()
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Opens of the first and the last bar, in seconds since the epoch."""
+        first, last = map(datetime.fromisoformat, (self.first, self.last))
+        return int(first.timestamp()), int(last.timestamp())

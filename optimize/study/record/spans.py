@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from sweepd.envs.crypto.data.timeframe import later
 from sweepd.envs.crypto.splits import CrossValidation, Splits, make_splits
 from sweepd.optimize.study.record.specs import CryptoSpec, StudySpec
@@ -30,7 +28,7 @@ def holdout_times(spec: CryptoSpec) -> tuple[int, int] | None:
     bars = round(spec.holdout * spec.data.bars)
     if not bars:
         return None
-    last = _last_bar(spec)
+    _, last = spec.data.span
     return later(spec.data.timeframe, last, 1 - bars), last
 
 
@@ -39,7 +37,7 @@ def unseen_from(spec: CryptoSpec) -> int:
     times = holdout_times(spec)
     if times is not None:
         return times[0]
-    return later(spec.data.timeframe, _last_bar(spec))
+    return later(spec.data.timeframe, spec.data.span[1])
 
 
 def study_splits(spec: CryptoSpec) -> Splits:
@@ -53,7 +51,3 @@ def study_splits(spec: CryptoSpec) -> Splits:
         lookback=spec.max_lookback,
         memory=int(spec.recipe["memory"]),
     )
-
-
-def _last_bar(spec: CryptoSpec) -> int:
-    return int(datetime.fromisoformat(spec.data.last).timestamp())

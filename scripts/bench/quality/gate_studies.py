@@ -57,7 +57,7 @@ def judge(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     bars, search = load_study_bars(study.spec.data, folder), study_search(study)
     holdout = study_splits(study.spec).holdout
     best = read_candidate([study.complete[0]], study, search)
-    bundle = build_bundle(best, study, bars, holdout, gate={})
+    bundle = build_bundle(best, study, {})
     score = next(
         (
             one.score

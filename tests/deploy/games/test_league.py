@@ -28,6 +28,7 @@ from sweepd.deploy.games.league_players import (
     game_with,
 )
 from sweepd.deploy.games.panel import PanelGames
+from sweepd.deploy.gates import named_bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
@@ -43,8 +44,14 @@ BRIGADE = get_game("bucket-brigade")
 
 
 def named(studies: Path, *words: str) -> list[NamedPlayer]:
-    registry = Registry(studies / "deployments")  # there is none
-    return find_players(words, None, registry, f"sqlite:///{studies / 'studies.db'}")[1]
+    return find(studies, Registry(studies / "deployments"), *words)  # there is none
+
+
+def find(studies: Path, registry: Registry, *words: str) -> list[NamedPlayer]:
+    url = f"sqlite:///{studies / 'studies.db'}"
+    found = {word: named_bundle(word, registry, url) for word in words}
+    bundles = {word: bundle for word, bundle in found.items() if bundle is not None}
+    return find_players(words, None, bundles)[1]
 
 
 def few_players(params: Any, seed: int) -> dict[str, Any]:
@@ -64,7 +71,7 @@ def play(results: Results, players: Sequence[NamedPlayer], **changes: Any) -> di
 
 
 def test_players_are_found_by_trial_team_slot_hash_and_name(studies: Path, tmp_path: Path) -> None:
-    url, registry = f"sqlite:///{studies / 'studies.db'}", Registry(tmp_path / "deployments")
+    registry = Registry(tmp_path / "deployments")
     [trained, team] = named(studies, "often#0", "often#0@team")
     assert isinstance(trained, TrainedPlayer)
     assert isinstance(team, TrainedPlayer)
@@ -72,14 +79,11 @@ def test_players_are_found_by_trial_team_slot_hash_and_name(studies: Path, tmp_p
     registry.promote("brigade", trained.bundle, expected=None, reason="")
     prefix = f"bundle:{trained.bundle.hash[:8]}"
     for word in ("brigade", "brigade@1", prefix):
-        game, [found, scripted] = find_players([word, "hero"], None, registry, url)
-        assert (game.name, found.name, found.identity) == (
-            *("bucket-brigade", word),
-            trained.identity,
-        )
+        [found, scripted] = find(studies, registry, word, "hero")
+        assert (found.name, found.identity) == (word, trained.identity)
         assert scripted == ScriptedPlayer("hero")
     with pytest.raises(InputError, match="brigade and often#0 are the same player"):
-        find_players(["brigade", "often#0"], None, registry, url)
+        find(studies, registry, "brigade", "often#0")
 
 
 def test_a_pair_has_the_points_of_its_games_alone(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_a_study_with_shorts_makes_a_bundle_with_them_but_no_ensemble(tmp_path: 
     search = study_search(study)
     one = read_candidate([found[trials[0]]], study, search)
     assert not one.faults
-    bundle = build_bundle(one, study, fake.bars, fake.splits.holdout, gate={})
+    bundle = build_bundle(one, study, {})
     assert bundle.account == params
     both = read_candidate([found[number] for number in trials], study, search)
     assert NO_SHORT_ENSEMBLES in both.faults
