@@ -42,6 +42,10 @@ COMMANDS = {
         f"{_SEARCH}.commands:run",
         "Train once with one set of parameters: of a file, or exactly those of a trial.",
     ),
+    "fork": (
+        f"{_SEARCH}.commands:fork",
+        "Continue a trial's exact state after a rung with other hyperparameters.",
+    ),
     "status": (
         f"{_SEARCH}.study_commands:status",
         "Show studies, their progress and their workers.",
@@ -82,6 +86,10 @@ COMMANDS = {
     "rollback": (
         f"{_DEPLOY}.registry_commands:rollback_command",
         "Restore a slot's previous champion. A second rollback undoes the first.",
+    ),
+    "reproduce": (
+        f"{_DEPLOY}.reproduce:reproduce_command",
+        "Train a champion again from its record, compare the weights byte by byte, and score them.",
     ),
     "trade": (
         f"{_DEPLOY}.trade_commands:trade_command",
@@ -154,7 +162,18 @@ class UnloadedCommand(TyperCommand):
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         """Return a context of the loaded command, which is then invoked in place of this one."""
+        if self.name == "doctor":
+            args = with_first_gpu(args)
         return self.load().make_context(info_name, args, parent, **extra)
+
+
+def with_first_gpu(args: list[str]) -> list[str]:
+    """Return arguments in which `--gpu` without a value has the number of the first GPU."""
+    following = [*args[1:], "-"]
+    pairs = zip(args, following, strict=True) if args else ()
+    return [
+        "--gpu=0" if word == "--gpu" and after.startswith("-") else word for word, after in pairs
+    ]
 
 
 class CommandTable(TyperGroup):

@@ -20,6 +20,7 @@ from sweepd.optimize.cli.hooks import Hooks
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sweepd.deploy.cli.reproduce import Retrain, Retrained
     from sweepd.deploy.dashboard.source import OpenStudies, StudySource
     from sweepd.deploy.registry.flags import RegistryFlags
     from sweepd.optimize.api.study import Study
@@ -199,6 +200,13 @@ def watch_studies(
     return StudyWatch(study_name, storage, runs_dir, functools.partial(looks_so_far, where=where))
 
 
+def retrain_trial(*arguments: Any, **places: Any) -> Retrained | None:
+    """Train a trial again, see `sweepd.optimize.cli.reproduce.retrain`."""
+    from sweepd.optimize.cli.reproduce import retrain
+
+    return retrain(*arguments, **places, load_bundle=load_opponent)
+
+
 def check_registry() -> None:
     """Raise InputError if the registry that environment variables name cannot be used."""
     from sweepd.deploy.registry.flags import RegistryFlags
@@ -208,13 +216,15 @@ def check_registry() -> None:
 
 @dataclass(frozen=True)
 class CommandHooks(Hooks):
-    """What all commands find as `context.obj`: `Hooks` for the search, and for the dashboard:
+    """What all commands find as `context.obj`: `Hooks` for the search, and for deployment:
 
     Attributes:
-        open_studies: returns the source of its studies.
+        open_studies: returns the source of the dashboard's studies.
+        retrain: trains a trial again.
     """
 
     open_studies: OpenStudies = watch_studies
+    retrain: Retrain = retrain_trial
 
 
 def command_hooks() -> CommandHooks:

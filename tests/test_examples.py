@@ -21,6 +21,7 @@ BUNDLE = EXAMPLES / "bundles" / "a1ece71a178b0d24"
 PROGRAMS = {
     "act_without_sweepd": "",
     "command_program": '"step": 100',
+    "elegantrl_env": "ReachGame: states (32, 64, 2)",
     "external_environment": "corridors finished",
     "load_bundle": "after fees",
     "nim": "the first of two eager players wins",

@@ -45,6 +45,7 @@ TORCH = {
     "promote-after-study": True,
     "export": False,  # of parameters; of a policy it may
     "rollback": True,
+    "reproduce": True,
     "trade": True,
     "play": True,
     "league": True,

@@ -329,6 +329,10 @@ class OffPolicy(Program):
         tally = self._tally
         tally.add(*self._update(self.replay.gather(rows), noise, tally.running))
 
+    def recorded_steps(self) -> dict[str, list[bool]]:
+        steps = [] if self._repeated is None else [self._repeated.recorded]
+        return {"gradient": steps, "rollout": []}
+
     def _recorded_step(self, *inputs: Tensor) -> None:
         """Make one gradient step, recorded once and replayed. Arguments as of `_gradient_step`."""
         if self._repeated is None:

@@ -38,9 +38,11 @@ from sweepd.agents.algorithms.fused_loss import Loss, fused_loss
 from sweepd.agents.algorithms.popart import scale_values
 from sweepd.agents.algorithms.ppo_params import PPOParams
 from sweepd.agents.engine.acting import Actors
+from sweepd.agents.engine.async_rollout import AsyncRollout
 from sweepd.agents.engine.graphs import Effect, Repeated, recorder_for
 from sweepd.agents.engine.population import Population
 from sweepd.agents.engine.program import Member, Program, Supported
+from sweepd.agents.engine.recurrent_states import learned_shape
 from sweepd.agents.engine.rollout import Rollout
 from sweepd.agents.engine.transitions import Transitions
 from sweepd.agents.native.choice import kernels
@@ -126,6 +128,7 @@ class PPO(Program):
         running_scale=True,
         activations=True,
         entities=True,
+        async_envs=True,
     )
     episode_state = (*Program.episode_state, "memory")
 
@@ -134,7 +137,8 @@ class PPO(Program):
         slots, rows = shape.slots, shape.minibatch
         self._distribution = distribution_of(shape)
         self.population = Population(shape, self.device)
-        self.rollout = Rollout(shape, self.population, self.obs)
+        kind = AsyncRollout if shape.async_envs else Rollout
+        self.rollout = kind(shape, self.population, self.obs)
         self.optimizer = Adam(self.population.flat, self.population.pair.leaves)
         steps = shape.bptt if shape.recurrent else 1
         self._batch = Transitions.empty(shape, (slots, rows), rows // steps, self.device)
@@ -146,7 +150,8 @@ class PPO(Program):
         native = kernels(shape, self.device)
         if native is not None:
             nets, learned = self.population.pair.nets, self.rollout.states.learned
-            self._native = UpdateKernel(native, shape, nets, self.optimizer, learned)
+            own = learned_shape(shape)
+            self._native = UpdateKernel(native, own, nets, self.optimizer, learned)
 
     # One rollout and its gradient steps.
 
@@ -244,6 +249,12 @@ class PPO(Program):
         for rows in batches.unbind(0):
             graph.run(rows)
         return graph.result
+
+    def recorded_steps(self) -> dict[str, list[bool]]:
+        return {
+            "gradient": [step.recorded for step in self._graphs.values()],
+            "rollout": [step.recorded for step in self.rollout.replays.steps.values()],
+        }
 
     def _graph(self, rows: Tensor, running: Tensor, stop_early: bool) -> Repeated[GradientStep]:
         """Return a gradient step that can be recorded: its inputs are copies that stay."""

@@ -12,6 +12,7 @@ from sweepd.agents.engine.population import Population
 from sweepd.agents.networks.activation import NATIVE
 from sweepd.agents.networks.distributions import Categorical, Gaussian, distribution_of
 from sweepd.agents.networks.gpu_kernels import kernels_for
+from sweepd.agents.networks.products import product
 from sweepd.agents.networks.shape import SHARED, Shape
 from sweepd.envs.core.vec_env import Step
 from sweepd.envs.native.gpu import GpuKernels
@@ -70,7 +71,7 @@ class FusedStep:
         """
         shape, weights, stored = self._shape, self._actor.weights, self._stored
         [head] = self._actor.spec.heads
-        products = torch.bmm(self._hidden(obs), weights[f"{head}.weight"])
+        products = product(self._hidden(obs), weights[f"{head}.weight"])
         bias = weights[f"{head}.bias"]
         made = (noises, step, stored.outputs, stored.side, self._actions)
         # Views of one flat tensor, so log_std has the stride of the bias.
@@ -90,7 +91,7 @@ class FusedStep:
             return actor.hidden(obs)
         x, activation = actor.encoded(obs), NATIVE.index(actor.spec.activation)
         for name in actor.spec.trunk:
-            x = torch.bmm(x, actor.weights[f"{name}.weight"])
+            x = product(x, actor.weights[f"{name}.weight"])
             bias, (slots, rows, width) = actor.weights[f"{name}.bias"], x.shape
             sizes = (bias.stride(0), rows, width, activation)
             self._kernels.run("hidden_layer", rows * width, x, bias, *sizes, rows=slots)

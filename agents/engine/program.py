@@ -81,6 +81,7 @@ class Supported:
         running_scale: running statistics of observations (`Shape.running_scale`).
         activations: other activations than ReLU (`Shape.activation`).
         entities: a layer that entities share (`Shape.entity_width`).
+        async_envs: environments that are stepped as they are ready (`Shape.async_envs`).
     """
 
     masks: bool = False
@@ -96,6 +97,7 @@ class Supported:
     running_scale: bool = False
     activations: bool = False
     entities: bool = False
+    async_envs: bool = False
 
     def check_env(self, algorithm: str, env: VecEnv) -> None:
         """Raise InputError for an environment that is not supported.
@@ -187,6 +189,8 @@ class Program(ABC):
             raise InputError(
                 f"entity_width must be 0 for {shape.algorithm}, not {shape.entity_width}."
             )
+        if shape.async_envs and not self.supports.async_envs:
+            raise InputError(f"async_envs must be 0 for {shape.algorithm}, not {shape.async_envs}.")
 
     # What an algorithm implements.
 
@@ -243,6 +247,13 @@ class Program(ABC):
     @abstractmethod
     def _learn(self) -> Any:
         """Make the rollout's gradient steps. Returns its statistics, a NamedTuple of (G,)."""
+
+    def recorded_steps(self) -> dict[str, list[bool]]:
+        """Return whether each kind of step made so far is a recorded graph.
+
+        Keys are "gradient" and "rollout". Algorithms that record nothing have empty lists.
+        """
+        return {"gradient": [], "rollout": []}
 
     def play_stats(self) -> Mapping[str, Tensor]:
         """Return figures of play in the last rollout, (G,) each, if the algorithm measures them."""
@@ -537,6 +548,8 @@ class Program(ABC):
         del fields["slots"]  # a member's numbers do not depend on them
         if not self.shape.entity_width:  # nor on entities that no layer reads
             del fields["entities"], fields["entity_width"]
+        if not self.shape.async_envs:  # states that were saved before it existed
+            del fields["async_envs"]
         # Through JSON, in which tuples are lists and types are names.
         found: dict[str, Any] = json.loads(json.dumps(fields, default=str))
         return found

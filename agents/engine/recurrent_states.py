@@ -96,7 +96,7 @@ class PlayerStates(RecurrentStates):
         super().__init__(shape, size, transitions)
         device = transitions.obs.device
         slots, envs = shape.slots, shape.num_envs
-        steps = in_sequences(shape).horizon
+        steps = learned_shape(shape).horizon
         stored = (slots, steps + 1, envs)  # one more step, as in a rollout
         self.learned = Transitions.empty(shape, stored, steps // shape.bptt * envs, device)
         self._size = size
@@ -188,8 +188,13 @@ def recurrent_states(shape: Shape, size: int, transitions: Transitions) -> Recur
     return (PlayerStates if several else RecurrentStates)(shape, size, transitions)
 
 
-def in_sequences(shape: Shape) -> Shape:
-    """Return the shape of the transitions from which minibatches are taken (`PlayerStates`)."""
+def learned_shape(shape: Shape) -> Shape:
+    """Return the shape of the transitions from which minibatches are taken.
+
+    It differs where a rollout keeps them in another order: of players in turns with memory
+    (`PlayerStates`), and of environments that are stepped as they are ready.
+    """
+    shape = replace(shape, num_envs=shape.learned_envs, async_envs=0)
     if not shape.recurrent:
         return shape
     return replace(shape, horizon=shape.horizon + (shape.players - 1) * shape.bptt)

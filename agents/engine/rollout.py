@@ -24,7 +24,7 @@ from sweepd.agents.engine.fused_step import Stored, fused_step
 from sweepd.agents.engine.graphs import Effect, Recorder, Replays
 from sweepd.agents.engine.play_stats import choice_entropies, play_names, play_stats
 from sweepd.agents.engine.population import Population
-from sweepd.agents.engine.recurrent_states import in_sequences, recurrent_states
+from sweepd.agents.engine.recurrent_states import learned_shape, recurrent_states
 from sweepd.agents.engine.transitions import MinibatchIndex, Transitions
 from sweepd.agents.native.acting import action_kernel, normaliser_kernel
 from sweepd.agents.native.choice import Evaluator, PairEvaluator, kernels
@@ -89,8 +89,8 @@ class Rollout:
         players = [shape.players] if shape.players > 1 else []
         self.raw = new(slots, steps + 1, envs, shape.obs_dim) if shape.running_scale else None
         self.rewards = new(slots, steps, envs, *players)
-        self.index = MinibatchIndex(in_sequences(shape), device)
-        sequences = self.index.items if shape.recurrent else 0
+        self.index = MinibatchIndex(learned_shape(shape), device)
+        sequences = steps // shape.bptt * envs if shape.recurrent else 0
         self.transitions = Transitions.empty(shape, (slots, steps + 1, envs), sequences, device)
         self.states = recurrent_states(shape, population.actor.spec.memory, self.transitions)
         # Rows with an agent; with players in turns, which of them is to move.
@@ -135,7 +135,7 @@ class Rollout:
         """
         shape, weights = self.shape, self.population.actor.weights
         distribution, actions = self._distribution, self.transitions.actions
-        slots, envs, steps = shape.slots, shape.num_envs, shape.horizon
+        envs, steps = shape.num_envs, shape.horizon
         noise = distribution.noise(shape, streams, steps, envs)
         env.draw(steps)
         # `draw` may have assigned rows to other members, who have not seen their episodes so far.
@@ -176,7 +176,7 @@ class Rollout:
         if self._draws is None:
             # log π_old(a|s) of all actions at once, from the outputs that they were sampled from.
             samples = self.samples()
-            outputs = self._outputs.view(slots, shape.samples, -1)
+            outputs = self._outputs.flatten(1, 2)
             policy = distribution(shape, outputs, weights, samples.masks)
             samples.log_probs.copy_(policy.log_prob(samples.actions))
             if play_names(env):
@@ -353,21 +353,42 @@ class Rollout:
         """
         slots, samples = self.shape.slots, self.shape.samples
         if not self.shape.recurrent:  # recurrent values were computed while acting
-            self._compute_values()
+            self._compute_values(self.transitions, self._values)
         done = self._terminated | self._truncated
         exp = Experience(self.rewards, self._values, self._final_values, done, self._present)
-        gamma, gae_lambda = gamma.unsqueeze(-1), gae_lambda.unsqueeze(-1)
-        valid_steps, valid = self.transitions.valid, self.samples().valid
-        if valid_steps is None:
-            estimate(exp, gamma, gae_lambda, self._advantages)
-        elif self.shape.players > 1:
-            estimate_in_turns(exp, gamma, gae_lambda, self._advantages, valid_steps)
-        else:
-            estimate_with_absent_agents(exp, gamma, gae_lambda, self._advantages, valid_steps)
-
-        into = self.samples()
+        self._estimate(exp, gamma, gae_lambda, self._advantages, self.transitions.valid)
         advantages = self._advantages.view(slots, -1)[:, :samples]
-        returns = advantages + self._values.view(slots, -1)[:, :samples]
+        values = self._values.view(slots, -1)[:, :samples]
+        return self._store(advantages, values, self.samples())
+
+    def _estimate(
+        self,
+        exp: Experience,
+        gamma: Tensor,
+        gae_lambda: Tensor,
+        advantages: Tensor,
+        valid: Tensor | None,
+    ) -> None:
+        """Compute the advantages of a grid of steps (`sweepd.agents.engine.advantages`).
+
+        Args:
+            exp: what was recorded.
+            gamma: (G, 1).
+            gae_lambda: (G, 1).
+            advantages: (G, T + 1, rows), written.
+            valid: likewise, bool, written where the shape loses transitions.
+        """
+        gamma, gae_lambda = gamma.unsqueeze(-1), gae_lambda.unsqueeze(-1)
+        if valid is None:
+            estimate(exp, gamma, gae_lambda, advantages)
+        elif self.shape.players > 1:
+            estimate_in_turns(exp, gamma, gae_lambda, advantages, valid)
+        else:
+            estimate_with_absent_agents(exp, gamma, gae_lambda, advantages, valid)
+
+    def _store(self, advantages: Tensor, values: Tensor, into: Transitions) -> Tensor:
+        """Store normalised advantages and returns, (G, samples); return the explained variance."""
+        valid, returns = into.valid, advantages + values
         # c keeps the division finite where all advantages are equal. It is in units of returns, so
         # that return scaling makes learning independent of the rewards' scale.
         unit = torch.where(self.population.popart, self.population.value_std, 1.0)[:, 0]
@@ -381,11 +402,11 @@ class Rollout:
         self._return_moments = moments(returns, valid)
         return (1.0 - variance / (self._return_moments[1] + 1e-12))[:, 0]
 
-    def _compute_values(self) -> None:
-        """Run the critics on the whole rollout, `minibatch` rows at a time."""
+    def _compute_values(self, transitions: Transitions, values: Tensor) -> None:
+        """Write V of a rollout's transitions into `values`, `minibatch` rows at a time."""
         shape = self.shape
-        obs = self.transitions.obs.view(shape.slots, -1, shape.obs_dim)
-        values = self._values.view(shape.slots, -1)
+        obs = transitions.obs.view(shape.slots, -1, shape.obs_dim)
+        values = values.view(shape.slots, -1)
         for start in range(0, shape.samples, shape.minibatch):
             stop = min(start + shape.minibatch, shape.samples)
             values[:, start:stop] = self._value_of(obs[:, start:stop])
@@ -415,9 +436,13 @@ class Rollout:
 
     def samples(self) -> Transitions:
         """Return views of the rollout's transitions, (G, samples), without the last observation."""
-        every = self.transitions
+        return self._flat(self.transitions)
+
+    def _flat(self, every: Transitions) -> Transitions:
+        """Return views of a rollout's transitions as `samples` does."""
+        stored = (every.obs.shape[1] - 1) * every.obs.shape[2]
         obs, side, flags, masks = (
-            part.flatten(1, 2)[:, : self.shape.samples]
+            part.flatten(1, 2)[:, :stored]
             for part in (every.obs, every.side, every.flags, every.packed_masks)
         )
         return Transitions(self.shape, obs, side, flags, masks, every.memory)

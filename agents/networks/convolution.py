@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.networks.part import Part
+from sweepd.agents.networks.products import add_product, plus_product, product, rounded
 from sweepd.envs.support.errors import InputError
 
 ImageShape = tuple[int, int, int]
@@ -144,7 +145,7 @@ class _Convolution(torch.autograd.Function):
         out = x.new_empty(count, rows, height, width, filters.channels)
         for part in _parts(out, weight, rows):
             patches = _patches(x[:, part], out, filters)
-            places = torch.baddbmm(bias, patches, weight.mT)
+            places = plus_product(bias, patches, weight.mT)
             out[:, part] = places.view(out[:, part].shape)
         ctx.filters = filters
         ctx.save_for_backward(x, weight, out.relu_())
@@ -157,12 +158,12 @@ class _Convolution(torch.autograd.Function):
         d_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         for part in _parts(out, weight, x.shape[1]):
             # Through ReLU: its output is above 0 where its input was.
-            d_out = torch.where(out[:, part] > 0, grads[0][:, part], 0.0).flatten(1, 3)
-            d_weight.baddbmm_(d_out.mT, _patches(x[:, part], out, ctx.filters))
+            d_out = rounded(torch.where(out[:, part] > 0, grads[0][:, part], 0.0).flatten(1, 3))
+            add_product(d_weight, d_out.mT, rounded(_patches(x[:, part], out, ctx.filters)))
             # A product with ones, as in `sweepd.agents.networks.layers`.
-            d_bias.baddbmm_(d_out.new_ones(len(x), 1, d_out.shape[1]), d_out)
+            add_product(d_bias, d_out.new_ones(len(x), 1, d_out.shape[1]), d_out)
             if d_x is not None:
-                _add_patches(torch.bmm(d_out, weight), d_x[:, part], out, ctx.filters)
+                _add_patches(product(d_out, rounded(weight)), d_x[:, part], out, ctx.filters)
         return d_x, d_weight, d_bias, None
 
 

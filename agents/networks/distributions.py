@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from sweepd.agents.networks.portable import exp, log_of_sum
+from sweepd.agents.networks.products import plus_product
 from sweepd.agents.networks.shape import Shape
 from sweepd.envs.core.streams import Streams
 from sweepd.envs.core.vec_env import Legal
@@ -288,7 +289,7 @@ class Choices(Distribution):
         if not index:
             return logits
         chain = self.weights[f"chain.{index}.weight"]
-        return torch.baddbmm(logits, earlier[..., : chain.shape[1]], chain)
+        return plus_product(logits, earlier[..., : chain.shape[1]], chain)
 
 
 def drawn(weights: Tensor, uniform: Tensor) -> Tensor:

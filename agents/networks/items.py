@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from sweepd.agents.networks.layers import affine
 from sweepd.agents.networks.part import Part
+from sweepd.agents.networks.products import plus_product
 from sweepd.envs.core.items import Items
 from sweepd.envs.support.errors import RunError
 
@@ -111,7 +112,7 @@ class ItemEncoder:
         at = ids + len(self._ids) * torch.arange(networks, device=ids.device).view(-1, 1, 1)
         vectors = look_up(table.flatten(0, 1), at.flatten()).view(networks, rows * places, -1)
         if self._items.features:
-            vectors = torch.baddbmm(vectors, features, weights["items.weight"][:, facts:])
+            vectors = plus_product(vectors, features, weights["items.weight"][:, facts:])
         plain = obs[..., obs.shape[-1] - len(self._items.plain) :]
         return torch.cat((vectors.relu().view(networks, rows, -1), plain), -1)
 

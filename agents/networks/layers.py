@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sweepd.agents.networks.products import plus_product, product, rounded
+
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return x @ weight + bias, (N, rows, out)."""
     if not torch.is_grad_enabled():
-        return torch.baddbmm(bias, x, weight)
+        return plus_product(bias, x, weight)
     result: Tensor = _Affine.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return result
 
@@ -28,14 +30,15 @@ class _Affine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        x, weight = rounded(x), rounded(weight)
         ctx.save_for_backward(x, weight)
-        return torch.baddbmm(bias, x, weight)
+        return plus_product(bias, x, weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,), (x, weight) = grads, ctx.saved_tensors
-        d_x = torch.bmm(grad, weight.mT) if ctx.needs_input_grad[0] else None
+        grad, (x, weight) = rounded(grads[0]), ctx.saved_tensors
+        d_x = product(grad, weight.mT) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return d_x, None, None
         ones = grad.new_ones(grad.shape[0], 1, grad.shape[1])
-        return d_x, torch.bmm(x.mT, grad), torch.bmm(ones, grad)
+        return d_x, product(x.mT, grad), product(ones, grad)

@@ -9,19 +9,24 @@ from typing import Any
 
 import torch
 
+from sweepd.agents.networks.products import BF16, has_bf16
 from sweepd.envs.support.errors import InputError
 
 # Names of `torch.set_float32_matmul_precision`.
-PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}
+PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": BF16}
 
 
 def set_precision(name: str, device: torch.device) -> None:
     """Set the precision of this process's float32 products.
 
     "fp32" computes them in full; "tf32" rounds factors to 10 bits of mantissa (NVIDIA cards since
-    2020); "bf16" to 7 bits (processors with AMX). The setting covers matrix products and cuDNN's
-    convolutions and recurrent layers, which torch computes in TF32 by default. oneDNN's stay in
-    float32. cuDNN uses deterministic algorithms, chosen without timing them.
+    2020); "bf16" to 7 bits (cards, and processors with AMX). Sums are float32 in all of them. The
+    setting covers matrix products and cuDNN's convolutions and recurrent layers, which torch
+    computes in TF32 by default. oneDNN's stay in float32. cuDNN uses deterministic algorithms,
+    chosen without timing them.
+
+    On cards, "bf16" rounds the factors of networks in `sweepd.agents.networks.products`; torch takes
+    TF32 for the few other products.
 
     Raises:
         InputError: the name is not known, or the device does not support it. (There is no fallback:
@@ -31,17 +36,8 @@ def set_precision(name: str, device: torch.device) -> None:
         raise InputError(
             f"--precision {name!r} is not known; choose one of {', '.join(PRECISIONS)}"
         )
-    if name == "tf32" and not _has_tf32(device):
-        raise InputError(
-            f"--precision tf32: {device} has no TF32 (it is in NVIDIA cards since 2020); use fp32"
-        )
-    if name == "bf16" and not (
-        device.type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16", False)
-    ):
-        raise InputError(
-            f"--precision bf16: {device} is not a processor with AMX; use fp32, or tf32 on an "
-            "NVIDIA card"
-        )
+    if why := why_not(name, device):
+        raise InputError(f"--precision {name}: {device} {why}; use fp32")
     # Process-wide: torch has no setting per operation or tensor.
     torch.set_float32_matmul_precision(PRECISIONS[name])
     cudnn: Any = torch.backends.cudnn
@@ -60,7 +56,26 @@ def set_precision(name: str, device: torch.device) -> None:
     cudnn.deterministic, cudnn.benchmark = True, False
 
 
-def _has_tf32(device: torch.device) -> bool:
+def why_not(name: str, device: torch.device) -> str:
+    """Return why a device cannot compute in a precision, as the end of a sentence; "" if it can."""
+    if name == "fp32":
+        return ""
+    if name == "tf32":
+        known = "it is in NVIDIA cards since 2020"
+        return "" if _since_2020(device) else f"has no TF32 ({known})"
+    if device.type == "cpu":
+        # Without AMX, torch would convert every factor, and still multiply in float32.
+        amx = torch.cpu.get_capabilities().get("amx_bf16", False)
+        return "" if amx else "has no bfloat16 products (they are in processors with AMX)"
+    if torch.version.hip is None and not _since_2020(device):
+        return "has no bfloat16 products (they are in NVIDIA cards since 2020)"
+    if not has_bf16(device):
+        return f"does not sum bfloat16 products in float32 with torch {torch.__version__}"
+    return ""
+
+
+def _since_2020(device: torch.device) -> bool:
+    """Return whether a device is an NVIDIA card of the Ampere generation, or a later one."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device)[0] >= 8

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sweepd.agents.networks.layers import affine
 from sweepd.agents.networks.part import Part
+from sweepd.agents.networks.products import plus_product, product, rounded
 
 # By kind of cell: gates, and size of the recurrent state, in units of the width.
 GATES = {"gru": 3, "lstm": 4}
@@ -104,7 +105,7 @@ def unrolled(
             starts = memory.starts[:, step].unsqueeze(-1)
             state = tuple(torch.where(starts, 0.0, part) for part in state)
         before.append(state[0].detach())
-        after = step_of(state, own, torch.baddbmm(bias, state[0], weight))
+        after = step_of(state, own, plus_product(bias, state[0], weight))
         if memory.live is not None:
             live = memory.live[:, step].unsqueeze(-1)
             pairs = zip(after, state, strict=True)
@@ -130,9 +131,9 @@ class _Biases(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad, before = torch.cat(grads, 1), torch.cat(ctx.before, 1)
+        grad, before = rounded(torch.cat(grads, 1)), rounded(torch.cat(ctx.before, 1))
         ones = grad.new_ones(grad.shape[0], 1, grad.shape[1])
-        return torch.bmm(before.mT, grad), torch.bmm(ones, grad), None, None, None
+        return product(before.mT, grad), product(ones, grad), None, None, None
 
 
 def _gru(state: State, from_input: State, from_state: Tensor) -> State:

@@ -51,6 +51,9 @@ class Shape(EnvSpec):
         bptt: steps of truncated backpropagation through time, of recurrent networks.
         policies: "shared" if a member has one actor and critic, "per-seat" if it has one of each
             for each of two seats (`sweepd.agents.networks.net`).
+        async_envs: K where environments are stepped as they are ready: a rollout has transitions for
+            one of K environments, so those that are ready first make more steps; 0: all are
+            stepped together (`sweepd.agents.engine.async_rollout`).
         running_scale: whether the scale of observations is a running statistic of each member
             (`sweepd.agents.engine.running_scale`); else it stays as it was given.
     """
@@ -73,6 +76,7 @@ class Shape(EnvSpec):
     policies: str = SHARED
     running_scale: bool = False
     activation: str = RELU
+    async_envs: int = 0
 
     @classmethod
     def for_env(cls, env: VecEnv, **others: Any) -> Self:
@@ -125,7 +129,12 @@ class Shape(EnvSpec):
             )
 
     def _check_sizes(self) -> None:
-        """Check the sizes of minibatches and buffers."""
+        """Check the sizes of rollouts, minibatches and buffers."""
+        if self.num_envs % max(1, self.async_envs):
+            raise InputError(
+                f"async_envs must be 0 or a divisor of num_envs {self.num_envs}, not "
+                f"{self.async_envs}."
+            )
         # `startswith` also covers users' subclasses, "elegantrl:ppo:MODULE:CLASS".
         on_policy = self.algorithm.startswith(ON_POLICY)
         replays = not on_policy and self.algorithm.startswith(REPLAYING)
@@ -148,7 +157,12 @@ class Shape(EnvSpec):
     @property
     def samples(self) -> int:
         """Transitions per member and rollout."""
-        return self.num_envs * self.horizon
+        return self.learned_envs * self.horizon
+
+    @property
+    def learned_envs(self) -> int:
+        """Environments whose steps together are the transitions of a rollout."""
+        return self.num_envs // max(1, self.async_envs)
 
     @property
     def loses_transitions(self) -> bool:

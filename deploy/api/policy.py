@@ -18,6 +18,8 @@ from sweepd.agents.policy.outside import SpacePolicy
 from sweepd.deploy.gates import gate_of
 from sweepd.deploy.promotion.studies import find_study
 from sweepd.envs.core.vec_env import Legal
+from sweepd.envs.external.padding import padded
+from sweepd.envs.external.roles import KEY as ROLES
 from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.external.wrapping import wrap
 from sweepd.envs.support.errors import InputError
@@ -54,7 +56,8 @@ class Policy:
             `act_batch(observations)`, `state_dim` and `action_dim`.
         acting: what `act` and `evaluate` use: on a market the ensemble of all members, which is
             what promotion deploys; in a game the best member, as promotion would choose it.
-        seats: where promotion would choose a team: by seat, the member that plays it; else ().
+        seats: where promotion would choose a team: by seat, the member that plays it; of a study with
+            `--roles`, by agent in the order of `possible_agents`; else ().
             `evaluate` then plays the team, and `act` takes the seat.
         spec: what the study was created with.
         env_params: parameters of the trial's environment, by name.
@@ -137,6 +140,8 @@ class Policy:
     def wrap(self, env: Any) -> Any:
         """Return an environment within the wrappers of the study (`--wrapper`); without any, itself.
 
+        With `--roles`, agents with different spaces are padded as in the study.
+
         Args:
             env: the environment, for whose observations `action` is then called.
 
@@ -144,7 +149,9 @@ class Policy:
             InputError: a wrapper cannot be imported, or does not take the environment.
         """
         # Studies on a market have no parameters of this name.
-        return wrap(env, getattr(self.spec, "env", {}).get(WRAPPERS, ()))
+        params = getattr(self.spec, "env", {})
+        wrapped = wrap(env, params.get(WRAPPERS, ()))
+        return padded(wrapped) if ROLES in params else wrapped
 
     def reset(self, ended: NDArray[np.bool_] | None = None) -> None:
         """Begin an episode: clear the state of a recurrent policy; no effect on others.

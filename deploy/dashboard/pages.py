@@ -22,7 +22,7 @@ from sweepd.deploy.dashboard import formatting
 from sweepd.deploy.promotion.sections import short
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.envs.support.errors import RunError
-from sweepd.envs.support.formatting import counted, duration, hourly, minute, percent
+from sweepd.envs.support.formatting import counted, duration, gpu_use, hourly, minute, percent
 
 Handler = Callable[[Request], Response]
 SECURITY = {
@@ -183,6 +183,7 @@ class Pages:
             "percent": percent,
             "short": short,
         }
+        self._templates.globals["gpu_use"] = gpu_use
         self._templates.globals |= {
             "assets": assets(),
             "navigation": (*NAVIGATION, (ACTIONS, "Actions")) if acting else NAVIGATION,

@@ -28,9 +28,10 @@ def trial_commands(
         values = [f"{key}={value}" for key, value in params.items()]
         words = ["enqueue", study.name, *values, *where]
         found.append((words, "try these parameters again in this study, with another seed"))
-    found.append(
-        (["run", "--trial", name, *where], "train them on new seeds, in a study of its own")
-    )
+    if study.origin is None or not study.changes_with:  # otherwise its parameters do not repeat it
+        found.append(
+            (["run", "--trial", name, *where], "train them on new seeds, in a study of its own")
+        )
     if playable:
         words = ["play", "--trial", name, *where]
         found.append((words, "watch its best member play in the terminal"))

@@ -255,7 +255,7 @@ CURVE_LOOKS = tuple(zip(CURVE_TONES, CURVE_DASHES, strict=True))
 
 
 def curve_figure(curves: Sequence[Found], axis: str, member: str) -> Figure:
-    """Return learning curves: the value at each rung, and bars over the members.
+    """Return learning curves: the value at each rung, bars over the members, and evaluations beside.
 
     Args:
         curves: results of `sweepd.optimize.study.insight.curves.curve`.
@@ -290,6 +290,8 @@ def curve_figure(curves: Sequence[Found], axis: str, member: str) -> Figure:
                 "hovertemplate": "%{x:,} steps: %{y:+.4f}",
             }
         )
+        if found["beside"]:
+            data.append(_beside(found["beside"], tone, f"trial {found['trial']}, beside rungs"))
     return _by_steps(data, axis, member)
 
 
@@ -318,7 +320,26 @@ def member_figure(found: Found, axis: str, member: str) -> Figure:
         }
         for name, tone, width, points in lines
     ]
+    data += [
+        _beside(one["points"], "account", f"trial {one['trial']}, beside rungs")
+        for one in found["beside"]
+    ]
     return _by_steps(data, axis, member)
+
+
+def _beside(points: Sequence[Found], tone: str, name: str) -> Figure:
+    """Return the evaluations beside rungs as a thin line of small points."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "tone": tone,
+        "name": name,
+        "x": [point["steps"] for point in points],
+        "y": [point["value"] for point in points],
+        "line": {"width": 1.0, "dash": "dot"},
+        "marker": {"size": 4},
+        "hovertemplate": "%{x:,} steps: %{y:+.4f}",
+    }
 
 
 def _by_steps(data: list[Figure], axis: str, member: str) -> Figure:

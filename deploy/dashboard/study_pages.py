@@ -159,7 +159,7 @@ class StudyPages:
         head, curves = found["head"], found["curves"]
         rows = [row for row in found["table"] if not state or row["state"] == state]
         paging = Paging.of(request, len(rows))
-        drawn = any(curve["points"] for curve in curves)
+        drawn = any(curve["points"] or curve["beside"] for curve in curves)
         looks = [
             (*look, f"trial {curve['trial']}")
             for look, curve in zip(CURVE_LOOKS, curves, strict=False)
@@ -208,7 +208,7 @@ class StudyPages:
         study = self._search.reader(head["study"])
         return {
             "figures": {"curves": member_figure(curves, found["axis"], head["member"])}
-            if curves["lines"]
+            if curves["lines"] or curves["beside"]
             else {},
             "facts": [(name, one) for name, one in facts.items() if one is not None],
             "metrics": [one.cells for one in figures(found["metrics"])],

@@ -51,9 +51,9 @@ def about_trial(source: Source) -> list[str]:
             f"the environment is wrapped in {', '.join(source.wrappers)}: wrap it there, too "
             "(sweepd.wrappers)"
         )
-    if source.spec.evolves:
+    if source.changed_with:
         found.append(
-            "the parameters changed during training (--search pbt): these are the last ones"
+            f"the parameters changed during training ({source.changed_with}): these are the last ones"
         )
     return found
 

@@ -73,6 +73,7 @@ class Source:
         spec: what the study was created with.
         record: what the worker wrote down.
         network: facts about its networks; None where its weights are not here.
+        changed_with: what changed its parameters during its training; "": nothing.
     """
 
     study: str
@@ -80,6 +81,7 @@ class Source:
     spec: Any
     record: TrialRecord
     network: NetworkFacts | None
+    changed_with: str = ""
 
     @property
     def name(self) -> str:
@@ -169,7 +171,7 @@ def find_source(study: StudyReader, number: str) -> Source:
     network = None
     if record.members is not None and study.spec.has_networks:
         network = _network(study.run_dir / record.members.path)
-    return Source(study.name, found, study.spec, record, network)
+    return Source(study.name, found, study.spec, record, network, study.changes_with)
 
 
 def _network(path: Path) -> NetworkFacts | None:

@@ -9,11 +9,13 @@ new games.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from sweepd.agents.policy.members import chosen_members
 from sweepd.agents.policy.outside import SpacePolicy
 from sweepd.deploy.games.manifest import (
     FORMAT,
@@ -29,6 +31,7 @@ from sweepd.deploy.registry.bundle_files import (
     UNTRADED,
     BundleFacts,
     StoredBundle,
+    TrainedTrial,
     canonical_json,
     check_file,
     sha256,
@@ -105,6 +108,17 @@ class GameBundle(StoredBundle[PlayerManifest]):
         """What the registry records about it."""
         origin = self.origin
         return BundleFacts(self.manifest.game.name, origin.study, origin.study_uid, origin.trial)
+
+    @property
+    def trained(self) -> tuple[TrainedTrial, ...]:
+        """See `StoredBundle.trained`."""
+        return (TrainedTrial(self.origin.study, self.origin.study_uid, self.origin.trial),)
+
+    def retrained(self, contents: Sequence[bytes]) -> GameBundle:
+        """See `StoredBundle.retrained`."""
+        [content] = contents
+        own = chosen_members(content, self.origin.chosen, MEMBERS_FILE)
+        return dataclasses.replace(self, files={MEMBERS_FILE: own})
 
     def check(self) -> None:
         """See `StoredBundle.check`; an unknown game is an InputError, too."""

@@ -32,6 +32,7 @@ from sweepd.deploy.games.selection import selection_of
 from sweepd.deploy.promotion.promotion import GateResult, Promotion
 from sweepd.deploy.promotion.studies import GateStudy, objective_of, scored_weights, unrecorded
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, describe_files, finite, new_bundle
+from sweepd.envs.external.roles import Roles
 from sweepd.envs.games.game import Game, is_population
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.registry import get_game
@@ -84,6 +85,11 @@ class GameStudy(GateStudy):
         """Whether it is a game of two players against each other."""
         game = self.game
         return game.versus is not None and is_versus(game, game.params(**self.spec.env))
+
+    @property
+    def roles(self) -> Roles:
+        """The roles of the game's agents, each of which is a member of a trial."""
+        return self.game.roles(self.game.params(**self.spec.env))
 
     @property
     def teams(self) -> bool:
@@ -178,6 +184,13 @@ GameResult: TypeAlias = GateResult[GameCandidate, Panel, GameBundle]
 GamePromotion: TypeAlias = Promotion[GameResult]
 
 
+def role_seats(trial: FrozenTrial, study: GameStudy) -> tuple[int, ...]:
+    """Return the member that plays each agent: the roles of the seed with the best score."""
+    scores = TrialRecord.from_attributes(trial.user_attrs).scores or (0.0,)
+    best = max(range(len(scores)), key=lambda index: scores[index])
+    return tuple(best * len(study.roles.names) + role for role in study.roles.of_agents)
+
+
 def read_candidate(
     trial: FrozenTrial, study: GameStudy, play: Play | None = None, *, team: bool = False
 ) -> GameCandidate:
@@ -197,6 +210,11 @@ def read_candidate(
     if not get_algorithm(study.spec.algorithm).deployed:
         faults.append(
             f"{study.spec.algorithm} has its own network, which can be searched but not deployed"
+        )
+    if study.roles.names:
+        faults.append(
+            f"it has one policy for each of the roles {', '.join(study.roles.names)}, and a bundle has the "
+            "policy of one player or a team of equal ones"
         )
     faults += unrecorded(record, ("seed", "shape", "env_params", "learner_params"))
     scores = list(record.scores or ())

@@ -26,6 +26,7 @@ from sweepd.deploy.games.candidates import (
     GameStudy,
     build_bundle,
     read_candidate,
+    role_seats,
     same_game,
     trial_bundle,
 )
@@ -295,6 +296,9 @@ class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
     ) -> tuple[tuple[FrozenPolicy, ...], FrozenPolicy, tuple[int, ...]]:
         members = tuple(FrozenPolicy([member]) for member in trial_members(study, trial))
         seats: tuple[int, ...] = ()
+        if study.roles.names:
+            seats = role_seats(trial, study)
+            return members, members[seats[0]], seats
         if study.teams:
             team = read_candidate(trial, study, team=True)
             seats = tuple(team.members[own] for own in team.seats)

@@ -40,6 +40,7 @@ from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import is_versus, play_pairs, scripted_entrants
 from sweepd.envs.games.play import play_episodes
+from sweepd.envs.games.reward_sums import check_zero_sum
 from sweepd.envs.support.errors import InputError
 
 
@@ -147,6 +148,8 @@ def play_league(
     params = game_with(game, given, "--env-param")
     if game.seats(params) < 2:
         raise InputError(f"{game.name} has one seat and no league: compare players with --over")
+    if is_versus(game, params):
+        check_zero_sum(game, params, "a league of points and ratings")
     everybody = with_scripted(players, game, params)
     for player in everybody:
         if reason := player.misfit(game, params):

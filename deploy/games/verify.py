@@ -78,6 +78,7 @@ def _verification(
         f"{counted(len(differing), 'number')} in all), although its files are the same; was it "
         f"evaluated by another version of sweepd ({manifest.code_version}), of torch "
         f"({manifest.torch_version}) or of the game?",
+        difference=differing[0],
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from sweepd.deploy.registry.bundle_files import (
     BundleFacts,
     FilePart,
     StoredBundle,
+    TrainedTrial,
     check_file,
     read_bundle,
     sha256,
@@ -135,6 +136,17 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
             tickers=tuple(self.manifest.tickers),
             last_seen=self.last_seen,
         )
+
+    @property
+    def trained(self) -> tuple[TrainedTrial, ...]:
+        """See `StoredBundle.trained`."""
+        origins = (part.origin for part in self.manifest.trials)
+        return tuple(TrainedTrial(one.study, one.study_uid, one.trial) for one in origins)
+
+    def retrained(self, contents: Sequence[bytes]) -> Bundle:
+        """See `StoredBundle.retrained`."""
+        names = (part.file for part in self.manifest.trials)
+        return dataclasses.replace(self, files=dict(zip(names, contents, strict=True)))
 
     def check(self) -> None:
         """See `StoredBundle.check`."""

@@ -75,13 +75,13 @@ def _verification(
             },
         }
     )
-    manifest = bundle.manifest
+    manifest, difference = bundle.manifest, f"{worst} was {was!r} and is {now!r}"
     said = (
         f"{bundle.name} is verified: files and data have their hashes, and no number differs by "
         f"more than {largest:.1e} (allowed: {TOLERANCE:.0e})."
         if content["agrees"]
-        else f"bundle {bundle.name} scores differently now: {worst} was {was!r} and is {now!r}, "
-        "although files and data are the same; was it scored by another version of sweepd "
+        else f"bundle {bundle.name} scores differently now: {difference}, although "
+        "files and data are the same; was it scored by another version of sweepd "
         f"({manifest.code_version}) or torch ({manifest.torch_version})?"
     )
     rows = [
@@ -90,7 +90,9 @@ def _verification(
     ]
     title = f"Hold-out {span[0]} to {span[1]}, {bars:,} bars"
     head = ("metric", "stored", "recomputed", "difference")
-    return Verification(content, said, [ReportTable(title, head, rows)])
+    return Verification(
+        content, said, [ReportTable(title, head, rows)], "" if content["agrees"] else difference
+    )
 
 
 def _own_bars(bundle: Bundle, bars: Bars) -> Bars:

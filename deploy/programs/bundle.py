@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -16,9 +16,11 @@ from sweepd.deploy.registry.bundle_files import (
     PROGRAM,
     BundleFacts,
     StoredBundle,
+    TrainedTrial,
     canonical_json,
     sha256,
 )
+from sweepd.envs.support.errors import InputError
 
 _FUNCTION = re.compile(r"[\w.]+:([\w.]+)")  # `MODULE:NAME`
 
@@ -54,6 +56,18 @@ class ProgramBundle(StoredBundle[ProgramManifest]):
         """What the registry records about it."""
         origin, subject = self.origin, program_key(self.manifest.program.command)
         return BundleFacts(subject, origin.study, origin.study_uid, origin.trial)
+
+    @property
+    def trained(self) -> tuple[TrainedTrial, ...]:
+        """See `StoredBundle.trained`."""
+        raise InputError(
+            f"bundle {self.name} holds the files of a program, which sweepd does not train; to run "
+            f"it again with its parameters: sweepd run --trial {self.origin.study}#{self.origin.trial}"
+        )
+
+    def retrained(self, contents: Sequence[bytes]) -> ProgramBundle:
+        """See `StoredBundle.retrained`."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """The manifest says everything; the files are checked where they are read or written."""

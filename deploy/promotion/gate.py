@@ -75,11 +75,13 @@ class Verification:
         content: for JSON; `agrees` says whether all numbers are equal.
         said: the result in a sentence; if numbers differ, without its full stop.
         sections: the numbers, for a terminal.
+        difference: the number that differs most, or first, then and now; "" if none does.
     """
 
     content: Mapping[str, Any]
     said: str
     sections: Sequence[Section] = ()
+    difference: str = ""
 
     @property
     def agrees(self) -> bool:

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -90,6 +90,21 @@ class BundleFacts:
     last_seen: int | None = None
 
 
+@dataclass(frozen=True)
+class TrainedTrial:
+    """A trial whose weights, or some of them, a bundle holds.
+
+    Attributes:
+        study: name of its study.
+        study_uid: unique id of that study.
+        trial: its number.
+    """
+
+    study: str
+    study_uid: str
+    trial: int
+
+
 ManifestT = TypeVar("ManifestT", bound=BaseManifest, covariant=True)
 
 
@@ -130,6 +145,15 @@ class StoredBundle(ABC, Generic[ManifestT]):
     @abstractmethod
     def facts(self) -> BundleFacts:
         """What the registry records about it."""
+
+    @property
+    @abstractmethod
+    def trained(self) -> tuple[TrainedTrial, ...]:
+        """The trials that it comes from; InputError if they are not trained by sweepd."""
+
+    @abstractmethod
+    def retrained(self, contents: Sequence[bytes]) -> Self:
+        """Return it with the weights of other files of `trained`, in order. Its hash is the old one."""
 
     @abstractmethod
     def check(self) -> None:

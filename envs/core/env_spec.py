@@ -73,7 +73,7 @@ class EnvSpec:
     def _check_types(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name in ("privileged_dim", "entity_width") else 1
+            least = 0 if field.name in ("privileged_dim", "entity_width", "async_envs") else 1
             if field.type == "int" and (not isinstance(value, int) or value < least):
                 raise InputError(
                     f"{field.name} must be a whole number of at least {least}, not {value!r}."

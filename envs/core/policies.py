@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -29,6 +30,15 @@ class Policies(Protocol):
         Names and layout are those of one member's exported actor, and the same at every call. May
         be views: they are valid until the program trains on, and must not be written to. Empty slots
         hold meaningless numbers.
+        """
+        ...
+
+    def begin(self, obs: Tensor, slots: Sequence[int] | None = None) -> None:
+        """Take the observations of slots whose rows have begun other episodes.
+
+        Args:
+            obs: (num_envs, obs_dim), of all rows.
+            slots: those; None: all.
         """
         ...
 

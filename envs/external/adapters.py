@@ -1,6 +1,7 @@
 """Adapters: environments of several APIs, as the shards of `sweepd.envs.external.shards` use them.
 
-* Wrappers: `InfoMask` (Gymnasium with masks in `info`), `ParallelFromAec` (PettingZoo's AEC API).
+* Wrappers: `InfoMask` (Gymnasium with masks in `info`); of PettingZoo's AEC API, `ParallelFromAec`
+  (a round of all agents is a step) and `ParallelFromTurns` (a turn is a step).
 * Row adapters, which read and write rows of the shared buffers: `ParallelAdapter` (PettingZoo's
   parallel API), `VectorAdapter` (`gymnasium.vector`), `BufferedAdapter` (PufferLib-style).
 """
@@ -57,15 +58,6 @@ class ParallelFromAec:
     """
 
     def __init__(self, env: Any) -> None:
-        """Raises InputError if the environment does not declare that."""
-        if not self.converts(env):
-            raise InputError(
-                f"{env} is an AEC environment whose agents act one after the other (its metadata "
-                "does not set is_parallelizable): each agent observes the moves made before its "
-                "own in the same round, while policies here act simultaneously; use its "
-                "parallel_env, or set is_parallelizable if agents observe only the state at the "
-                "beginning of the round (pettingzoo:MODULE plays games of two agents in turns)"
-            )
         self._env = env
         self.possible_agents = list(env.possible_agents)
         self.agents: list[Any] = []
@@ -129,6 +121,65 @@ class ParallelFromAec:
         self._env.close()
 
 
+class ParallelFromTurns:
+    """A PettingZoo AEC environment, whose agents act in turn, with the parallel API: a turn is a step.
+
+    Only the agent to act is among `agents` and observes; the others are absent until their turn.
+    A step brings the rewards of all agents for this turn.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self.possible_agents = list(env.possible_agents)
+        self.agents: list[Any] = []
+
+    def observation_space(self, agent: Any) -> Any:
+        """Return the agent's observation space."""
+        return self._env.observation_space(agent)
+
+    def action_space(self, agent: Any) -> Any:
+        """Return the agent's action space."""
+        return self._env.action_space(agent)
+
+    def reset(
+        self, seed: int | None = None, options: Any = None
+    ) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Begin an episode; return the observation and the info of the agent to act."""
+        self._env.reset(seed=seed, options=options)
+        return self._look()
+
+    def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
+        """Have the agent to act do so, and remove those that are done."""
+        env = self._env
+        env.step(actions[env.agent_selection])
+        rewards = {agent: float(reward) for agent, reward in env.rewards.items()}
+        terminated, truncated = dict(env.terminations), dict(env.truncations)
+        while env.agents and (
+            env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
+        ):
+            env.step(None)  # the API's way to remove an agent that is done
+        observations, infos = self._look()
+        return observations, rewards, terminated, truncated, infos
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _look(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        env = self._env
+        self.agents = [env.agent_selection] if env.agents else []
+        infos = getattr(env, "infos", {})
+        return (
+            {agent: env.observe(agent) for agent in self.agents},
+            {agent: infos.get(agent) or {} for agent in self.agents},
+        )
+
+
+def parallel_from_aec(env: Any) -> ParallelFromAec | ParallelFromTurns:
+    """Return an AEC environment with the parallel API: in rounds where it declares so, else in turns."""
+    return ParallelFromAec(env) if ParallelFromAec.converts(env) else ParallelFromTurns(env)
+
+
 class RowAdapter(Protocol):
     """One environment that reads its actions from, and writes its results to, rows of its own.
 
@@ -165,20 +216,21 @@ class ParallelAdapter:
         buffers, rows = self._buffers, self._rows
         buffers.reward[:], buffers.terminated[:], buffers.truncated[:] = 0.0, False, False
         decoded = self._actions.decode(buffers.action)
-        acting = list(self._env.agents)
         observations, rewards, terminated, truncated, _ = self._env.step(
-            {agent: decoded[rows[agent]] for agent in acting}
+            {agent: decoded[rows[agent]] for agent in self._env.agents}
         )
         self._show(observations)
         # Rewards may include agents that did not act now: their last action earned it.
         for agent, reward in rewards.items():
             buffers.reward[rows[agent]] = reward
-        for agent in acting:
-            row = rows[agent]
-            buffers.terminated[row], buffers.truncated[row] = terminated[agent], truncated[agent]
-            if terminated[agent] or truncated[agent]:
-                buffers.final[row] = buffers.obs[row]
-                buffers.obs[row : row + 1].view("u1")[:] = 0
+        # In turns, an agent may end that did not act now.
+        for agent, over in terminated.items():
+            row, late = rows[agent], truncated[agent]
+            if self._ended[row] or not (over or late):
+                continue
+            buffers.terminated[row], buffers.truncated[row] = over, late
+            buffers.final[row] = buffers.obs[row]
+            buffers.obs[row : row + 1].view("u1")[:] = 0
         present = {rows[agent] for agent in self._env.agents}
         for row in range(len(rows)):
             buffers.present[row] = row in present

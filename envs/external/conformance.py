@@ -8,6 +8,7 @@ So it is checked before training, and not in every step.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from sweepd.envs.external import roles
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.external.describe import Description, EnvKind, one_reward
 from sweepd.envs.external.observations import shape_of
-from sweepd.envs.external.sources import Source
+from sweepd.envs.external.sources import VERSUS, FactorySource, Source
 from sweepd.envs.support.errors import RunError
 
 STEPS, SECONDS = 256, 1.0  # of either of two plays, at most
@@ -34,6 +36,7 @@ class Conformance:
         steps: number of steps in either play; 0 if environments of the kind are not checked.
         problems: what training cannot use, by subject: "spaces", "rewards", "zero-sum".
         repeatable: why a seed does not repeat an episode; "" if it does.
+        apart: that the agents' rewards differ, and by which flag each role gets its own; "" if not.
         notes: what training can use and other programs may not, such as an observation slightly
             outside its bounds.
     """
@@ -41,6 +44,7 @@ class Conformance:
     steps: int = 0
     problems: dict[str, str] = field(default_factory=dict)
     repeatable: str = ""
+    apart: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -68,8 +72,9 @@ def check_conformance(
     kinds = {EnvKind.SINGLE: _Single, EnvKind.MASKED: _Single, EnvKind.PARALLEL: _Parallel}
     if what.kind not in kinds:
         return found
+    made_by = source.name if isinstance(source, FactorySource) else ""
     with contextlib.closing(source.make(kwargs).env) as env:
-        player = kinds[what.kind](env, what, found)
+        player = kinds[what.kind](env, what, found, made_by)
         first = _play(player, steps, seconds)
         found.steps = len(first) - 1
         if not found.problems:
@@ -106,8 +111,8 @@ def _compare(first: list[Moment], second: list[Moment], found: Conformance) -> N
 class _Single:
     """A Gymnasium environment, with or without masks."""
 
-    def __init__(self, env: Any, what: Description, found: Conformance) -> None:
-        self.env, self.found = env, found
+    def __init__(self, env: Any, what: Description, found: Conformance, name: str) -> None:
+        self.env, self.found, self.name = env, found, name
         self._codec = SpaceCodec.of(what)
         self._flags: Any = None
 
@@ -174,9 +179,10 @@ class _Single:
 class _Parallel(_Single):
     """A PettingZoo parallel environment."""
 
-    def __init__(self, env: Any, what: Description, found: Conformance) -> None:
-        super().__init__(env, what, found)
+    def __init__(self, env: Any, what: Description, found: Conformance, name: str) -> None:
+        super().__init__(env, what, found, name)
         self._largest = self._largest_sum = 0.0
+        self._differ: dict[Any, float] = {}  # the first rewards that were not the same for all
         self._masks: dict[Any, Any] = {}
 
     def reset(self, seed: int | None) -> Moment:
@@ -192,16 +198,30 @@ class _Parallel(_Single):
         found = [self._reward(reward) for reward in rewards.values()]
         self._largest = max([self._largest, *map(abs, found)])
         self._largest_sum = max(self._largest_sum, abs(sum(found)))
+        if len(set(found)) > 1 and not self._differ:
+            self._differ = dict(zip(rewards, found, strict=True))
         return self._look_at(observations, infos), sum(found), not self.env.agents
 
     def check_sums(self) -> None:
         """Check what rewards of several agents add up to."""
         if self._largest > 0.0 and self._largest_sum <= _SMALL * self._largest:
+            agents = self.env.possible_agents
+            mend = (
+                f"--env {VERSUS}{self.name} makes it a game of two players"
+                if len(agents) == 2 and self.name
+                else f"add {roles.FLAG} {shlex.quote(roles.suggested_roles(agents))}"
+            )
             self.found.problems["zero-sum"] = (
                 "the rewards of its agents always add up to 0, as far as random play shows: one's "
                 "gain is the others' loss. One policy plays all agents here and is judged by the "
-                "sum, which says nothing; make it a gymnasium.Env of one agent with the others "
-                "scripted, or a TensorGame of two seats"
+                f"sum, which says nothing; {mend}"
+            )
+        elif self._differ:
+            shown = ", ".join(f"{agent} {value:g}" for agent, value in self._differ.items())
+            given = shlex.quote(roles.suggested_roles(self.env.possible_agents))
+            self.found.apart = (
+                f"its agents have rewards of their own (such as {shown}), and one policy is trained "
+                f"for their sum; {roles.FLAG} {given} trains one policy per role"
             )
 
     def _look_at(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> bytes:

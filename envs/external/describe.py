@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from sweepd.envs.core.env_spec import BYTES, FLOAT, EnvSpec
-from sweepd.envs.external import wrapping
+from sweepd.envs.external import roles, wrapping
 from sweepd.envs.external.actions import ActionLayout
 from sweepd.envs.external.adapters import InfoMask, autoreset_mode
 from sweepd.envs.external.agents_view import agents_of
@@ -51,6 +52,7 @@ class Description:
         rows: Rows per environment: agents, or sub-environments of a vector environment.
         limit: See `sources.Made`.
         score_range: The environment's attribute of that name, see `VecEnv.score_range`.
+        agents: Names of the agents, where rows are agents of PettingZoo's API.
     """
 
     kind: EnvKind
@@ -60,6 +62,7 @@ class Description:
     rows: int
     limit: int | None
     score_range: tuple[float, float] | None = None
+    agents: tuple[str, ...] = ()
 
 
 def describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
@@ -97,7 +100,9 @@ def _describe(source: Source, kwargs: Mapping[str, Any]) -> Description:
         )
         observations = laid_out(env, observation, actions)
         spec = spec_of(observations, actions, has_absent_agents=has_absent_agents)
-        return Description(kind, observations, actions, spec, rows, limit, _score_range(env))
+        agents = tuple(map(str, getattr(env, "possible_agents", ())))
+        scores = _score_range(env)
+        return Description(kind, observations, actions, spec, rows, limit, scores, agents)
     except InputError as error:
         raise named_error(source, error) from None
     finally:
@@ -222,7 +227,8 @@ def common_spaces(env: Any) -> tuple[Space, Space]:
             raise InputError(
                 f"agents {first!r} and {agent!r} have different spaces, which the package supersuit "
                 "pads to the same; add --wrapper supersuit:pad_observations_v0 --wrapper "
-                "supersuit:pad_action_space_v0"
+                "supersuit:pad_action_space_v0, or train one policy per role: "
+                f"{roles.FLAG} {shlex.quote(roles.suggested_roles(env.possible_agents))}"
             )
     return observation, action
 

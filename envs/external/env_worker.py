@@ -138,25 +138,25 @@ class EnvWorker:
             self.wake.setblocking(False)
 
     def finish(self, timeout: float) -> Any:
-        """Wait for the step or call, at most `timeout` seconds; return what the method returned."""
-        called, result = self._told == CALL, cast(Any, None)
+        """Wait for the step or call, at most `timeout` seconds; return what the method returned.
+
+        Of a worker that steps one by one, for the call.
+        """
+        alone = self.setup.one_by_one
+        called, result = alone or self._told == CALL, cast(Any, None)
         try:
             # First receive: a long result is only sent completely while it is being received.
             done = not called or self._calls.poll(timeout)
             if done and called:
                 result = self._calls.recv()
-            done = done and self._hand_over.wait_while(self._told, timeout)
+            done = done and (alone or self._hand_over.wait_while(self._told, timeout))
         except (GoneError, EOFError, OSError):
             self.died()
         if not done:
             self.hung(timeout)
-        if self._hand_over.state == FAILED:
+        if isinstance(result, EnvFailure) or self._hand_over.state == FAILED:
             self._raised(result if called else self._calls.recv())
         return result
-
-    def result(self) -> Any:
-        """Return the result of a call, once a worker that steps one by one reports it done."""
-        return self._calls.recv()
 
     def _tell(self, state: int) -> None:
         self._told = state
@@ -185,15 +185,17 @@ class EnvWorker:
             self._lifeline = -1
 
     def __str__(self) -> str:
-        first = self.setup.first
-        last = first + len(self.setup.env_kwargs) - 1
-        return f"worker {self.pid} (environments {first} to {last})"
+        setup, count = self.setup, len(self.setup.env_kwargs)
+        if setup.one_by_one:
+            some = [str(setup.number(env)) for env in range(min(count, 3))]
+            return f"worker {self.pid} (environments {', '.join(some)}{', …' * (count > 3)})"
+        return f"worker {self.pid} (environments {setup.number(0)} to {setup.number(count - 1)})"
 
     def _raised(self, failure: EnvFailure) -> NoReturn:
         self._process.kill()
         self._release()
         raise EnvWorkerFailure(
-            f"environment {self.setup.first + failure.env} raised:\n{failure.text.rstrip()}"
+            f"environment {self.setup.number(failure.env)} raised:\n{failure.text.rstrip()}"
         )
 
     def died(self) -> NoReturn:

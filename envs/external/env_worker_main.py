@@ -56,12 +56,13 @@ class EnvWorkerSetup:
         source: What makes an environment.
         env_kwargs: Arguments of each of its environments.
         description: What `describe` says of the source.
-        first: Index, among all environments, of its first one.
+        first: Index of its first environment in the shared memory.
         total: Number of all environments.
         workers: Number of env workers.
         index: Which of them this is.
         spin: See `HandOver`, as `ordered`.
-        one_by_one: Whether it is told which environment to step.
+        one_by_one: Whether it is told which environment to step. Then its environments are not next
+            to each other, see `FirstReadyEnvs`.
         resumable: See `make_shard`.
     """
 
@@ -76,6 +77,10 @@ class EnvWorkerSetup:
     ordered: bool = ORDERED
     one_by_one: bool = False
     resumable: bool = False
+
+    def number(self, env: int) -> int:
+        """Return the number of its environment `env` among all environments."""
+        return self.index + self.workers * env if self.one_by_one else self.first + env
 
 
 def main(arguments: list[str]) -> None:
@@ -156,8 +161,8 @@ def _step_one_by_one(shard: Shard, wake: socket.socket, calls: Any) -> None:
             for env in requests.tolist():
                 if env == CALLED:
                     _call(shard, calls)
-                else:
-                    shard.step_one(env)
+                    continue
+                shard.step_one(env)
                 wake.sendall(np.array((env, time.monotonic_ns()), DONE).tobytes())
     except EnvFailure as failure:
         calls.send(failure)

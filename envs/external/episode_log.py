@@ -47,6 +47,8 @@ class EpisodeLog:
         # restored are in `_before`.
         self._since = [0] * len(actions)
         self._before: dict[int, NDArray[Any]] = {}
+        # Actions of steps of one row alone, since its episode began or was restored.
+        self._alone: dict[int, list[NDArray[Any]]] = {}
         self._generators: dict[int, np.random.PCG64 | None] = {}
 
     def begin(self, row: int, env: Any, seed: int | None) -> None:
@@ -61,6 +63,7 @@ class EpisodeLog:
             self._starts[row] = None if generator is None else generator.state
         self._since[row] = self._now
         self._before.pop(row, None)
+        self._alone.pop(row, None)
 
     def forget(self, row: int) -> None:
         """Forget a row whose environment has been replaced."""
@@ -76,6 +79,14 @@ class EpisodeLog:
             while len(self._blocks) > needed:
                 self._blocks.popleft()
 
+    def note_one(self, row: int) -> None:
+        """Record the action of a step of one row; all steps are then recorded so."""
+        actions = self._alone.setdefault(row, [])
+        if len(actions) == self._blocks.maxlen:
+            self._starts[row] = None  # too long to be restored
+            return
+        actions.append(self._actions[row].copy())
+
     def snapshot(self, rows: Sequence[int]) -> list[Snapshot]:
         """Return what restores these rows."""
         blocks, first = list(self._blocks), self._now - len(self._blocks)
@@ -83,6 +94,7 @@ class EpisodeLog:
         for row in rows:
             start = _start(None if self._since[row] < first else self._starts[row])
             own = [block[row] for block in blocks[max(0, self._since[row] - first) :]]
+            own += self._alone.get(row, ())
             actions = np.array(own, self._actions.dtype).reshape(len(own), self._actions.shape[1])
             if row in self._before:
                 actions = np.concatenate([self._before[row], actions])
@@ -94,6 +106,7 @@ class EpisodeLog:
         self._generators.pop(row, None)
         self._starts[row] = _meaning(snapshot.start)
         self._since[row], self._before[row] = self._now, snapshot.actions
+        self._alone.pop(row, None)
 
 
 def restart(env: Any, start: NDArray[np.int64]) -> Any:

@@ -29,6 +29,7 @@ GAIN = 1.1  # factor by which workers must be faster to be used
 QUICK = 150e-6  # seconds; a faster step of all environments is not worth distributing
 # Seconds; with slower steps, a comparison would take minutes, and all cores are used.
 LONG = 0.5
+MOST_WORKERS = 64  # of environments that are stepped one by one
 _ROUNDS, _SECONDS = 9, 0.05  # timings per candidate, and the seconds of each
 # Seconds for the timings of this process alone. Where steps are slow, fewer timings suffice.
 _LONGEST = 1.0
@@ -150,6 +151,32 @@ def _candidates(envs: int, cores: int) -> list[Layout]:
     return list(dict.fromkeys(found))
 
 
+def count_workers(
+    source: Source,
+    env_kwargs: Sequence[Mapping[str, Any]],
+    description: Description,
+    cores: int | None = None,
+) -> int:
+    """Return how many env workers keep the processors busy if each steps one environment at a time.
+
+    An environment that waits for something else, such as a simulator or a network, leaves its
+    processor to others, so there may be more workers than processors. Measured in random play.
+
+    Args:
+        source: What makes an environment.
+        env_kwargs: Arguments of each environment.
+        description: What `describe` says of the source.
+        cores: Processors to use; None: those this process may use.
+    """
+    cores = cores or cpu_count()
+    alone = _Candidate(source, env_kwargs[:1], description, Layout(1))
+    try:
+        share = alone.busy()
+    finally:
+        alone.close()
+    return min(len(env_kwargs), MOST_WORKERS, max(cores, round(cores / max(share, 0.01))))
+
+
 class _Candidate:
     """Environments in one layout, acting at random."""
 
@@ -180,6 +207,12 @@ class _Candidate:
             self._step()
             steps, now = steps + 1, time.perf_counter()
         return steps / (now - began)
+
+    def busy(self) -> float:
+        """Return the share of a step's time for which this process computes."""
+        began, used = time.perf_counter(), time.process_time()
+        self.speed()
+        return (time.process_time() - used) / (time.perf_counter() - began)
 
     def close(self) -> None:
         self._envs.close()

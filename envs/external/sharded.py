@@ -10,7 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -55,16 +55,21 @@ def even_layout(envs: int, workers: int, *, here: bool = True) -> Layout:
     Raises:
         InputError: There would be a shard without environments.
     """
+    check_workers(envs, workers, here=here)
+    parts = workers + here
+    least, more = divmod(envs, parts)
+    sizes = [least + (part >= parts - more) for part in range(parts)]
+    return Layout(sizes[0] if here else 0, tuple(sizes[here:]))
+
+
+def check_workers(envs: int, workers: int, *, here: bool) -> None:
+    """Raise InputError if a worker, or this process if `here`, would have no environments."""
     fewest, most = int(not here), envs - here
     if not fewest <= workers <= most:
         raise InputError(
             f"{workers} workers for {envs} environments are not possible; from {fewest} to {most} "
             "are"
         )
-    parts = workers + here
-    least, more = divmod(envs, parts)
-    sizes = [least + (part >= parts - more) for part in range(parts)]
-    return Layout(sizes[0] if here else 0, tuple(sizes[here:]))
 
 
 class ShardedEnvs:
@@ -80,7 +85,10 @@ class ShardedEnvs:
         actions: How `buffers.action` is laid out.
         rows: Rows per environment.
         layout: Sizes of the shards.
+        one_by_one: Whether workers are told which environment to step.
     """
+
+    one_by_one: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -250,6 +258,7 @@ class ShardedEnvs:
             index=index,
             spin=SPIN,
             ordered=shared_memory.ORDERED,
+            one_by_one=self.one_by_one,
             resumable=self._resumable,
         )
         return EnvWorker(setup, self._memory)

@@ -221,6 +221,8 @@ class GymShard(Shard):
     def step_one(self, env: int) -> None:
         """See `Shard.step_one`."""
         self._age[env] += 1
+        if self._log:
+            self._log.note_one(env)
         self._deadline = min(self._deadline, self._limits[env] - self._age[env])
         self._step([env], [self._envs[env].step], [env])
 

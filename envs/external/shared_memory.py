@@ -69,6 +69,18 @@ class Buffers:
             self, **{field.name: getattr(self, field.name)[first:last] for field in fields(self)}
         )
 
+    def copies(self) -> Buffers:
+        """Return copies of all arrays."""
+        return replace(
+            self, **{field.name: getattr(self, field.name).copy() for field in fields(self)}
+        )
+
+    def copy_from(self, rows: NDArray[np.int64], other: Buffers, others: NDArray[np.int64]) -> None:
+        """Copy all but the actions of the rows `others` of other arrays to the rows `rows`."""
+        for field in fields(self):
+            if field.name != "action":
+                getattr(self, field.name)[rows] = getattr(other, field.name)[others]
+
 
 class SharedMemory:
     """A block with the words of `workers` env workers and the buffers of `rows` rows.

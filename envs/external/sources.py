@@ -5,8 +5,9 @@
 * `gym:ID` or `gym:MODULE:ID`: a Gymnasium id, each copy stepped by itself;
 * `vector:ID` or `vector:MODULE:ID`: the vector environment registered with the id;
 * `pettingzoo:MODULE`: what `MODULE.parallel_env` makes, or `MODULE.env` if there is none;
-* `MODULE:NAME`, `pettingzoo:MODULE:NAME`, `vector:MODULE:NAME`: what that function or class makes,
-  of any kind that `describe` recognizes.
+* `versus:MODULE`: the same, whose two agents play against each other;
+* `MODULE:NAME`, `pettingzoo:MODULE:NAME`, `versus:MODULE:NAME`, `vector:MODULE:NAME`: what that
+  function or class makes, of any kind that `describe` recognizes.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from sweepd.envs.external import wrapping
-from sweepd.envs.external.adapters import ParallelFromAec
+from sweepd.envs.external import roles, wrapping
+from sweepd.envs.external.adapters import ParallelFromAec, parallel_from_aec
+from sweepd.envs.external.padding import padded
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.naming import MAIN
 from sweepd.envs.support.plugins import find, load
 
-GYM, VECTOR, PETTINGZOO = "gym:", "vector:", "pettingzoo:"
-PREFIXES = (GYM, VECTOR, PETTINGZOO)
+GYM, VECTOR, PETTINGZOO, VERSUS = "gym:", "vector:", "pettingzoo:", "versus:"
+PREFIXES = (GYM, VECTOR, PETTINGZOO, VERSUS)
 LIMIT = "max_episode_steps"  # an argument of every single environment
 SIZE = "num_envs"  # a function with this argument is told how many environments to make at once
 
@@ -140,6 +142,7 @@ class GymSource:
             Exception: What the environment's constructor raises.
         """
         kwargs = {**self.kwargs, **overrides}
+        kwargs.pop(roles.KEY, None)
         wrappers = kwargs.pop(wrapping.KEY, ())
         if self.batched:
             mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
@@ -153,7 +156,12 @@ class GymSource:
         env = gymnasium.make(spec, max_episode_steps=own, disable_env_checker=True, **kwargs)
         if outside and type(env) is gymnasium.wrappers.OrderEnforcing:
             env = env.env
-        return Made(wrapping.wrap(env, wrappers), limit if outside else None)
+        return Made(_of_roles(wrapping.wrap(env, wrappers), overrides), limit if outside else None)
+
+
+def _of_roles(env: Any, params: Mapping[str, Any]) -> Any:
+    """Return an environment, padded where its agents have roles: these may have different spaces."""
+    return padded(env) if roles.KEY in params and hasattr(env, "possible_agents") else env
 
 
 def _origin(made: Any) -> str:
@@ -214,11 +222,13 @@ class FactorySource:
         Raises what the function raises.
         """
         env, limit = self.plain(overrides)
-        return Made(ParallelFromAec(env) if ParallelFromAec.applies(env) else env, limit)
+        parallel = parallel_from_aec(env) if ParallelFromAec.applies(env) else env
+        return Made(_of_roles(parallel, overrides), limit)
 
     def plain(self, overrides: Mapping[str, Any]) -> Made:
         """Make one environment as `make` does, an AEC environment as it is."""
         arguments, limit = {**self.kwargs, **overrides}, None
+        arguments.pop(roles.KEY, None)
         wrappers = arguments.pop(wrapping.KEY, ())
         if LIMIT in arguments and not _takes(self.factory, LIMIT):
             limit = int(arguments.pop(LIMIT))
@@ -320,11 +330,11 @@ def named_env(name: str) -> NamedEnv:
             raise InputError(f"--env {error}") from None
     if name.startswith(VECTOR):
         return _vector(name, name.removeprefix(VECTOR))
-    if name.startswith(PETTINGZOO):
-        rest = name.removeprefix(PETTINGZOO)
-        return NamedEnv(
-            name, FactorySource(_imported(flag, rest) if ":" in rest else _pettingzoo(flag, rest))
-        )
+    for prefix in (PETTINGZOO, VERSUS):
+        if name.startswith(prefix):
+            rest = name.removeprefix(prefix)
+            found = _imported(flag, rest) if ":" in rest else _pettingzoo(flag, prefix, rest)
+            return NamedEnv(name, FactorySource(found))
     return NamedEnv(name, FactorySource(_imported(flag, name)))
 
 
@@ -356,14 +366,14 @@ def _vector(name: str, rest: str) -> NamedEnv:
     return NamedEnv(name, GymSource(rest, batched=1), spec.reward_threshold)
 
 
-def _pettingzoo(flag: str, module: str) -> Imported:
+def _pettingzoo(flag: str, prefix: str, module: str) -> Imported:
     found = load(flag, module)
     for attribute in ("parallel_env", "env"):
         if callable(getattr(found, attribute, None)):
             return Imported(module, attribute)
     raise InputError(
         f"{flag}: the module {module} has neither parallel_env nor env, as PettingZoo's "
-        f"environments have; name what makes one: {PETTINGZOO}{module}:NAME"
+        f"environments have; name what makes one: {prefix}{module}:NAME"
     )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.streams import Streams
-from sweepd.envs.core.vec_env import Step
+from sweepd.envs.core.vec_env import Step, on_cpu
 from sweepd.envs.external.action_check import ActionCheck, action_masks
 from sweepd.envs.external.conformance import Conformance, check_conformance
 from sweepd.envs.external.describe import EnvKind, describe
@@ -92,17 +92,12 @@ class ExternalVecEnv(GameEnv):
         self._what = what = describe(self._source, every[0])
         _check_rows(self._source, envs_per_member, what.rows)
         self._per_member = envs_per_member // what.rows  # environments
-        env_kwargs = [params for params in every for _ in range(self._per_member)]
-        layout = layout or choose_layout(self._source, env_kwargs, what).layout
-        self._envs = ShardedEnvs(
-            self._source,
-            env_kwargs,
-            layout,
-            description=what,
-            step_timeout=step_timeout,
-            restarts=restarts,
-            resumable=True,
-        )
+        if what.kind == EnvKind.PARALLEL:
+            self.rows_per_game = what.rows
+        env_kwargs: list[Mapping[str, Any]] = [
+            params for params in every for _ in range(self._per_member)
+        ]
+        self._envs = self._make_envs(env_kwargs, layout, step_timeout, restarts)
         self._observations, self._actions = what.observations, what.actions
         self._components = () if self._actions.single else (self._actions.width,)  # of an action
         self.spec, self.score_range = what.spec, what.score_range
@@ -119,6 +114,23 @@ class ExternalVecEnv(GameEnv):
         self._started = False
         self._steps = 0
         self._spoilt: dict[int, str] = {}  # by member, the first reward that was not finite
+
+    def _make_envs(
+        self,
+        env_kwargs: list[Mapping[str, Any]],
+        layout: Layout | None,
+        step_timeout: float,
+        restarts: int,
+    ) -> ShardedEnvs:
+        return ShardedEnvs(
+            self._source,
+            env_kwargs,
+            layout or choose_layout(self._source, env_kwargs, self._what).layout,
+            description=self._what,
+            step_timeout=step_timeout,
+            restarts=restarts,
+            resumable=True,
+        )
 
     def _share_buffers(self) -> None:
         """Make tensors that share memory with the buffers."""
@@ -145,6 +157,14 @@ class ExternalVecEnv(GameEnv):
         if params != self._params[member]:
             self._envs.make(self._envs_of(member), params)
             self._params[member] = params
+
+    def change_member(self, member: int, params: Mapping[str, Any]) -> bool:
+        """See `GameEnv.change_member`. Environments with other arguments are made anew."""
+        if dict(params) == self._params[member]:
+            return False
+        self.configure_member(member, params)
+        self._begin(member)
+        return True
 
     def ignore_advice(self) -> None:
         """Treat masks in `info` as advice only, for learners without support for masks.
@@ -195,16 +215,16 @@ class ExternalVecEnv(GameEnv):
             self.check()
         self._envs.step()
         self._steps += 1
-        # The cheapest look at all rewards; squares may overflow, so `_note_rewards` looks again.
-        reward = self._envs.buffers.reward
-        if not math.isfinite(reward.dot(reward)):
-            self._note_rewards()
-        return Step(
+        self._check_rewards()
+        step = Step(
             self.observe(out),
             self._copy(self._reward),
             self._copy(self._terminated),
             self._copy(self._truncated),
         )
+        if self.follower is not None:
+            self.follower.count(step)
+        return step
 
     def observe(self, out: Tensor | None = None) -> Tensor:
         """See `VecEnv.observe`."""
@@ -266,10 +286,14 @@ class ExternalVecEnv(GameEnv):
                 padded[: len(shot.actions)] = shot.actions
             starts = torch.from_numpy(np.stack([shot.start for shot in found]))
             state |= {"starts": starts, "ages": ages, "actions": torch.from_numpy(actions)}
+        if self.follower is not None:
+            state |= on_cpu(self.follower.get_member(member))
         return state
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`, and the class on what can be restored."""
+        if self.follower is not None:
+            self.follower.set_member(member, state)
         rows = self._rows(member)
         self._streams.set_state(member, state["stream"])
         self._started = True
@@ -311,8 +335,12 @@ class ExternalVecEnv(GameEnv):
         """Close the environments and end the env workers."""
         self._envs.close()
 
-    def _note_rewards(self) -> None:
+    def _check_rewards(self) -> None:
+        """Remember each member's first reward that is not finite."""
         reward = self._envs.buffers.reward
+        # The cheapest look at all of them; squares may overflow, so look again.
+        if math.isfinite(reward.dot(reward)):
+            return
         for row in np.flatnonzero(~np.isfinite(reward)).tolist():
             env = row // self._envs.rows
             self._spoilt.setdefault(

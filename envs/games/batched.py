@@ -199,6 +199,13 @@ class BatchedGame(BatchedRules):
         if self.native_step is not None:
             self.native_step.configure()
 
+    def change_member(self, member: int, params: Any) -> bool:
+        """See `GameEnv.change_member`. Starts that are ready are drawn again."""
+        self.configure_member(member, params)
+        if self._starts:
+            self._starts.renew(member)
+        return False
+
     def seeded(self, member: int) -> bool:
         """See `VecEnv.seeded`."""
         return self._streams.seeded(member)
@@ -276,8 +283,12 @@ class BatchedGame(BatchedRules):
             and action.device == device
             and takes_floats(out, self._obs_shape, device)
         ):
-            return self._native_step(native, action.contiguous(), out)
-        return self._torch_step(action, out)
+            step = self._native_step(native, action.contiguous(), out)
+        else:
+            step = self._torch_step(action, out)
+        if self.follower is not None:
+            self.follower.count(step)
+        return step
 
     def _native_step(self, native: NativeStep, action: Tensor, out: Tensor | None) -> Step:
         """Make a step by native code; to the bit, it is `_torch_step`."""
@@ -427,10 +438,14 @@ class BatchedGame(BatchedRules):
         own |= self._numbers.state(member) | {"stream": self._streams.state(member)}
         if self._starts:
             own |= self._starts.get_member(member)
+        if self.follower is not None:
+            own |= self.follower.get_member(member)
         return on_cpu(own | self._faults.state(self._checked_part(member)))
 
     def set_member(self, member: int, state: dict[str, Tensor]) -> None:
         """See `VecEnv.set_member`. The slot must be configured with the member's parameters."""
+        if self.follower is not None:
+            self.follower.set_member(member, state)
         if self._starts:
             self._starts.refill()
             self._starts.set_member(member, state)

@@ -1,4 +1,4 @@
-"""Phases of a training in a game of two seats: whom a member plays against, and for how long.
+"""Phases of a training: the game's parameters, in games of two the opponents, and for how long.
 
 Phases change between rollouts, for each member by itself. `sweepd.envs.games.phase_files` reads
 them.
@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from sweepd.envs.support.errors import InputError
 
@@ -23,25 +23,51 @@ BUNDLE = "bundle:"  # a champion of the registry
 NO_OPPONENTS = "none"  # of `--opponents`: the member has both seats
 BUNDLE_DIGITS = 16  # of a hash that names a bundle
 MOST_PAST = 1_000
+EITHER: Final = "either"  # seat of a member, drawn for every episode
 
 
 @dataclass(frozen=True)
 class Until:
-    """A measured result that ends a phase before its share of the budget is spent.
+    """What ends a phase before its share of the budget is spent: games, or a result in them.
 
-    Games are counted in windows: once `games` games against the opponent have ended, the share of
-    won ones decides; if it is too small, the next window begins. A share since the phase's start
-    would also contain the games from before the member learned.
+    Games are counted in windows: once `games` games have ended, their result decides; if it is too
+    small, the next window begins. A result since the phase's start would also contain the games
+    from before the member learned. Without a result to reach, the first window ends the phase.
 
     Attributes:
-        opponent: one of the phase's opponents.
-        win_rate: share of won games to reach; a drawn game is not won.
         games: least number of games in a window.
+        opponent: one of the phase's opponents, against whom games count; None: all of them, or
+            there are none.
+        win_rate: share of won games to reach; a drawn game is not won.
+        score: mean return of a game to reach, in games without opponents.
     """
 
-    opponent: str
-    win_rate: float
     games: int = 200
+    opponent: str | None = None
+    win_rate: float | None = None
+    score: float | None = None
+
+    @property
+    def least(self) -> float | None:
+        """The least mean result of a window that ends the phase; None: any."""
+        return self.score if self.win_rate is None else self.win_rate
+
+    def describe(self, games: float, mean: float) -> str:
+        """Say how the phase ended: after `games` games with a mean result."""
+        against = "" if self.opponent is None else f" against {self.opponent}"
+        if self.win_rate is not None:
+            return f"{mean:.0%} of {games:.0f} games won{against}"
+        if self.score is not None:
+            return f"a mean return of {mean:g} in {games:.0f} games"
+        return f"{games:.0f} games{against}"
+
+    def __str__(self) -> str:
+        against = "" if self.opponent is None else f" against {self.opponent}"
+        if self.win_rate is not None:
+            return f"until {self.win_rate:.0%} won{against}"
+        if self.score is not None:
+            return f"until a mean return of {self.score:g} in {self.games} games"
+        return f"until {self.games} games{against} have ended"
 
 
 @dataclass(frozen=True)
@@ -50,7 +76,7 @@ class Phase:
 
     Attributes:
         share: of the budget.
-        opponents: probabilities by name; they add up to 1.
+        opponents: probabilities by name, which add up to 1; empty: none are named.
         seat: of the member: "first", "second" or "either", drawn for every episode.
         env: parameters of the game that the phase changes.
         replay: what happens to an off-policy learner's replay buffer at its start.
@@ -58,8 +84,8 @@ class Phase:
     """
 
     share: float = 1.0
-    opponents: Mapping[str, float] = field(default_factory=lambda: {SELF: 1.0})
-    seat: str = "either"
+    opponents: Mapping[str, float] = field(default_factory=dict)
+    seat: str = EITHER
     env: Mapping[str, Any] = field(default_factory=dict)
     replay: str = "keep"
     until: Until | None = None
@@ -67,19 +93,23 @@ class Phase:
     def to_dict(self) -> dict[str, Any]:
         """Return the phase as an entry of `[[phases]]`."""
         described = {**vars(self), "opponents": dict(self.opponents), "env": dict(self.env)}
+        if not self.opponents:
+            del described["opponents"]
+        if self.seat == EITHER and not self.opponents:
+            del described["seat"]
         if self.until is None:
             del described["until"]
         else:
-            described["until"] = dict(vars(self.until))
+            until = vars(self.until)
+            described["until"] = {name: own for name, own in until.items() if own is not None}
         return described
 
     def __str__(self) -> str:
         names = ", ".join(f"{name} {share:g}" for name, share in self.opponents.items())
-        parts = [f"{self.share:.0%} against {names}"]
-        parts += [f"at the {self.seat} seat"] if self.seat != "either" else []
+        parts = [f"{self.share:.0%} " + (f"against {names}" if names else "of the budget")]
+        parts += [f"at the {self.seat} seat"] if self.seat != EITHER else []
         parts += [f"with {name} {value}" for name, value in self.env.items()]
-        if self.until is not None:
-            parts.append(f"until {self.until.win_rate:.0%} won against {self.until.opponent}")
+        parts += [] if self.until is None else [str(self.until)]
         return ", ".join(parts)
 
 
@@ -113,6 +143,14 @@ class Curriculum:
     def has_league(self) -> bool:
         """Whether members play against the study's league."""
         return LEAGUE in self.opponents
+
+    def against_self(self) -> Curriculum:
+        """Return the curriculum of a game of two: where no opponents are named, the member itself."""
+        phases = (
+            phase if phase.opponents else replace(phase, opponents={SELF: 1.0})
+            for phase in self.phases
+        )
+        return replace(self, phases=tuple(phases))
 
     def with_league(self, shares: Mapping[str, float]) -> Curriculum:
         """Return the curriculum with players in place of the opponent `league`.
@@ -199,7 +237,9 @@ class Curriculum:
         for phase in self.phases:
             mixture = {hashes.get(name, name): share for name, share in phase.opponents.items()}
             until = phase.until and replace(
-                phase.until, opponent=hashes.get(phase.until.opponent, phase.until.opponent)
+                phase.until,
+                opponent=phase.until.opponent
+                and hashes.get(phase.until.opponent, phase.until.opponent),
             )
             phases.append(replace(phase, opponents=mixture, until=until))
         return replace(self, phases=tuple(phases), bundles={})

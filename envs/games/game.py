@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.external.describe import Description
+from sweepd.envs.external.roles import NO_ROLES, Roles
 from sweepd.envs.games.opponents import Opponents, ScriptedPlayer
 from sweepd.envs.games.seating import VersusEnv
 
@@ -70,6 +71,10 @@ class Game:
         scripted: Returns the scripted players that can be opponents, from the parameters.
         described: Returns what an external environment is, from the parameters; None: it is made
             of tensors.
+        make_ready: Makes environments that are stepped as they are ready (`ReadyVecEnv`); None: those
+            of the game are stepped together.
+        roles: Returns the roles from the parameters, each of which is a member of its own, or
+            `NO_ROLES`. `make` takes whole groups of them.
         foreign: Whether its environments are those of others, stepped one by one on the CPU, whose
             arguments are the parameters, and which wrappers may change.
     """
@@ -87,6 +92,8 @@ class Game:
     versus: MakeVersus | None = None
     scripted: Callable[[Any], Mapping[str, ScriptedPlayer]] = lambda _: {}
     described: Callable[[Any], Description] | None = None
+    make_ready: MakeGame | None = None
+    roles: Callable[[Any], Roles] = lambda _: NO_ROLES
     foreign: bool = False
 
     @property

@@ -6,11 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sweepd.envs.external.wrapping import KEY as WRAPPERS
+from sweepd.envs.external import roles, wrapping
 from sweepd.envs.support.errors import InputError
 
 # Words of Python that are not JSON: as text, "False" would be true.
 _PYTHON_WORDS = {"true": True, "false": False, "none": None}
+
+
+_FLAGS = {wrapping.KEY: wrapping.FLAG, roles.KEY: roles.FLAG}
 
 
 def game_params(scenario: str | None, env_param: Sequence[str]) -> dict[str, Any]:
@@ -21,15 +24,18 @@ def game_params(scenario: str | None, env_param: Sequence[str]) -> dict[str, Any
         env_param: texts like NAME=VALUE.
 
     Raises:
-        InputError: a text is not of that form, or names wrappers.
+        InputError: a text is not of that form, or names wrappers or roles.
     """
     params: dict[str, Any] = {"scenario": scenario} if scenario else {}
     for text in env_param:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise InputError(f"--env-param {text!r} is not valid: give NAME=VALUE, like length=0.7")
-        if name.strip() == WRAPPERS:
-            raise InputError(f"--env-param {text!r}: wrappers have a flag of their own, --wrapper")
+        if name.strip() in _FLAGS:
+            own = _FLAGS[name.strip()]
+            raise InputError(
+                f"--env-param {text!r}: {name.strip()} have a flag of their own, {own}"
+            )
         params[name.strip()] = parameter_value(value)
     return params
 

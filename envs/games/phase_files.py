@@ -1,12 +1,17 @@
-"""Phases of a training in a game of two seats, as flags and TOML files describe them.
+"""Phases of a training, as flags and TOML files describe them.
 
 [[phases]]
 share = 0.3                                # of the budget; the shares of all phases add up to 1
-opponents = { weak = 0.5, self = 0.5 }     # drawn at the start of every episode; default: self
-seat = "either"                            # the member's: first, second or either
 env = { mode = "train_shooting" }          # parameters of the game in this phase
 replay = "keep"                            # or "clear": a replay buffer at the phase's start
-until = { opponent = "weak", win_rate = 0.9, games = 200 }   # ends the phase earlier
+until = { games = 200 }                    # ends the phase earlier, after so many games
+# In games of two seats:
+opponents = { weak = 0.5, self = 0.5 }     # drawn at the start of every episode; default: self
+seat = "either"                            # the member's: first, second or either
+
+Instead, `until = { opponent = "weak", win_rate = 0.9, games = 200 }` ends the phase once so large a
+share of 200 games was won, and in games without opponents `until = { score = 100, games = 200 }`
+once their mean return is so large.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sweepd.envs.games.curriculum import LEAGUE, MOST_PAST, SELF, Curriculum, Phase, Until
+from sweepd.envs.games.curriculum import EITHER, LEAGUE, MOST_PAST, SELF, Curriculum, Phase, Until
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import read_toml
 from sweepd.envs.support.validation import StrictModel, checked
@@ -30,19 +35,20 @@ SUM_TOLERANCE = 1e-6  # shares are written in decimals
 
 
 class UntilTable(StrictModel):
-    """`until`. opponent: may be left out if the phase has one."""
+    """`until`. opponent: may be left out if the phase has one, or if games alone are counted."""
 
     opponent: str | None = None
-    win_rate: Annotated[float, Field(gt=0, le=1)]
-    games: Annotated[int, Field(ge=1)] = 200
+    win_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    score: float | None = None
+    games: Annotated[int, Field(ge=1)] | None = None
 
 
 class PhaseTable(StrictModel):
     """An entry of `[[phases]]`. share: may be left out if it is the only phase."""
 
     share: Annotated[float, Field(gt=0)] = 1.0
-    opponents: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {SELF: 1.0})
-    seat: Literal["first", "second", "either"] = "either"
+    opponents: dict[str, Annotated[float, Field(ge=0)]] | None = None
+    seat: Literal["first", "second", "either"] = EITHER
     env: dict[str, Any] = Field(default_factory=dict)
     replay: Literal["keep", "clear"] = "keep"
     until: UntilTable | None = None
@@ -138,19 +144,34 @@ def parse_curriculum(described: Mapping[str, Any], source: str) -> Curriculum:
 def _phase(entry: Mapping[str, Any], where: str) -> Phase:
     """Return the phase that an entry describes; opponents with probability 0 are left out."""
     table = checked(PhaseTable, entry, f"{where}: ")
-    total = math.fsum(table.opponents.values())
-    if abs(total - 1.0) > SUM_TOLERANCE:
+    named = {} if table.opponents is None else table.opponents
+    total = math.fsum(named.values())
+    if table.opponents is not None and abs(total - 1.0) > SUM_TOLERANCE:
         raise InputError(f"{where}: the shares of the opponents add up to {total:g}, not 1")
-    opponents = {name: share for name, share in table.opponents.items() if share > 0}
+    opponents = {name: share for name, share in named.items() if share > 0}
     until = None
     if table.until is not None:
-        until = _until(table.until, tuple(opponents), f"{where}: until")
+        until = _until(table.until, tuple(opponents) or (SELF,), f"{where}: until")
     return Phase(table.share, opponents, table.seat, table.env, table.replay, until)
 
 
 def _until(table: UntilTable, opponents: tuple[str, ...], where: str) -> Until:
     """Return the end of a phase. opponents: those of the phase."""
-    opponent = opponents[0] if table.opponent is None and len(opponents) == 1 else table.opponent
+    opponent, games = table.opponent, table.games or Until.games
+    if table.score is not None:
+        if table.win_rate is not None or opponent is not None:
+            raise InputError(
+                f"{where}: score is for games without opponents; give it without win_rate and "
+                "opponent"
+            )
+        return Until(games, score=table.score)
+    if table.win_rate is None:
+        if table.games is None:
+            raise InputError(f"{where}: give games, or a win_rate or score to reach")
+        if opponent is None:
+            return Until(games)
+    if opponent is None and len(opponents) == 1:
+        opponent = opponents[0]
     if opponent not in opponents:
         raise InputError(
             f"{where}: opponent = {opponent!r} is not one of the phase's: {', '.join(opponents)}"
@@ -160,4 +181,4 @@ def _until(table: UntilTable, opponents: tuple[str, ...], where: str) -> Until:
             f"{where}: games against {LEAGUE} cannot end a phase, since its players differ from "
             "trial to trial; name another opponent or leave until out"
         )
-    return Until(opponent, table.win_rate, table.games)
+    return Until(games, opponent, table.win_rate)

@@ -40,6 +40,7 @@ def play_episodes(
     ask: Callable[[], None] = lambda: None,
     ended: Callable[[Tensor], None] = lambda _: None,
     episodes: Sequence[int] | None = None,
+    counts: Tensor | None = None,
 ) -> EpisodeResults:
     """Play one episode in every game, from its present state to its end.
 
@@ -52,6 +53,7 @@ def play_episodes(
         ended: Called after every step with (num_envs,) bool, the rows whose episodes it ended.
         episodes: Number of games to play of each of the first members; None: all games of all. The
             results have as many columns as the largest number, and zeros where fewer were played.
+        counts: (num_envs,) bool, the rows whose rewards count; None: all.
 
     Raises:
         RunError: An action was illegal.
@@ -76,7 +78,8 @@ def play_episodes(
             made = env.step(act(obs))
             obs, step = made.obs, step + 1
             # Until they rest, rows that have ended their episode play the next, which does not count.
-            total += torch.where(alive, made.reward.double() * unit, 0.0)
+            paid = alive if counts is None else alive & counts
+            total += torch.where(paid, made.reward.double() * unit, 0.0)
             length += alive
             done = made.terminated | made.truncated
             alive &= ~done

@@ -19,7 +19,19 @@ from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.external.describe import Description, EnvKind, describe
-from sweepd.envs.external.sources import PETTINGZOO, PREFIXES, FactorySource, made_by, named_env
+from sweepd.envs.external.ready_vec_env import ReadyVecEnv
+from sweepd.envs.external.role_rows import RoleRows, role_members
+from sweepd.envs.external.roles import FLAG as ROLES_FLAG
+from sweepd.envs.external.roles import KEY as ROLES
+from sweepd.envs.external.roles import NO_ROLES, Roles, assign_roles
+from sweepd.envs.external.sources import (
+    PETTINGZOO,
+    PREFIXES,
+    VERSUS,
+    FactorySource,
+    made_by,
+    named_env,
+)
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.games.bucket_brigade.game import BucketBrigade
@@ -31,6 +43,7 @@ from sweepd.envs.games.card_duel.game import CardDuel, CardDuelParams
 from sweepd.envs.games.card_duel.players import PLAYERS as DUEL_PLAYERS
 from sweepd.envs.games.cartpole import CartPole, CartPoleParams
 from sweepd.envs.games.external_turns import turns_game
+from sweepd.envs.games.external_versus import versus_game
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.hockey.game import Hockey, HockeyParams
 from sweepd.envs.games.hockey.players import PLAYERS as HOCKEY_PLAYERS
@@ -80,7 +93,7 @@ GAMES = {
 }
 
 # What `--env` takes besides the names of other packages.
-BUILT_IN = ("crypto", *GAMES, "gym:ID", "vector:ID", "pettingzoo:MODULE")
+BUILT_IN = ("crypto", *GAMES, "gym:ID", "vector:ID", "pettingzoo:MODULE", "versus:MODULE")
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,9 @@ def _env_arguments(**arguments: Any) -> EnvArguments:
 @functools.lru_cache(maxsize=16)
 def _external(name: str, place: str) -> Game:
     env = named_env(place)
+    if name.startswith(VERSUS):
+        assert isinstance(env.source, FactorySource)
+        return replace(versus_game(name, env.source, _env_arguments), foreign=True)
     if name.startswith(PETTINGZOO) and isinstance(env.source, FactorySource):
         in_turns = turns_game(name, env.source, _env_arguments)
         if in_turns is not None:
@@ -118,7 +134,7 @@ def _external(name: str, place: str) -> Game:
 
     def single(params: EnvArguments) -> bool:
         # A wrapper may make one environment of several agents.
-        return env.single and WRAPPERS not in params.keys()  # noqa: SIM118 - it has no __contains__
+        return env.single and not {WRAPPERS, ROLES} & {*params.keys()}
 
     def seats(params: EnvArguments) -> int:
         if single(params) or described(params).kind != EnvKind.PARALLEL:
@@ -132,17 +148,33 @@ def _external(name: str, place: str) -> Game:
             return 1
         return 1 if described(params).kind == EnvKind.PARALLEL else described(params).rows
 
+    def roles_of(params: EnvArguments) -> Roles:
+        if ROLES not in params.keys():  # noqa: SIM118 - it has no __contains__
+            return NO_ROLES
+        agents = described(params).agents
+        if not agents:
+            raise InputError(
+                f"{ROLES_FLAG} is for environments of several agents with PettingZoo's API, and "
+                f"--env {name} is none; leave it out"
+            )
+        return assign_roles(str(params[ROLES]), agents)
+
     def make(
         params: Sequence[EnvArguments],
         num_envs: int,
         *,
         together: int,  # noqa: ARG001
         device: torch.device | str,
+        kind: type[ExternalVecEnv] = ExternalVecEnv,
     ) -> GameEnv:
         first, at_once = params[0], unit(params[0])
+        roles = roles_of(first)
+        if roles.names:
+            groups, games = role_members(params, roles), num_envs * seats(first)
+            return RoleRows(ExternalVecEnv(env.source, groups, games, device=device), roles)
         rows = -(-num_envs // at_once) * at_once * seats(first)
         source = env.source if seats(first) > 1 else env.sized(dict(first), rows)
-        return ExternalVecEnv(source, [dict(own) for own in params], rows, device=device)
+        return kind(source, [dict(own) for own in params], rows, device=device)
 
     return Game(
         name,
@@ -152,8 +184,15 @@ def _external(name: str, place: str) -> Game:
         solved=env.solved,
         unit=unit,
         described=described,
+        make_ready=functools.partial(make, kind=ReadyVecEnv),
+        roles=roles_of,
         foreign=True,
     )
+
+
+def as_team(name: str) -> str:
+    """Return the name by which one policy plays all agents of `pettingzoo:…` or `versus:…`."""
+    return made_by(name) or name
 
 
 def environment_plugin(name: str) -> Plugin | None:

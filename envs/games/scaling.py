@@ -57,6 +57,7 @@ def random_play(
     *,
     steps: int | None = None,
     say: Callable[[str], None] = lambda _: None,
+    rows: Tensor | None = None,
 ) -> ObservationScale:
     """Measure the scale of observations.
 
@@ -74,6 +75,7 @@ def random_play(
             suffice. The result depends on this number only, so `ObservationScale.steps` reproduces
             it.
         say: Called with progress messages.
+        rows: (num_envs,) bool, the rows whose observations count; None: all.
 
     Raises:
         InputError: An observation is not finite.
@@ -89,21 +91,21 @@ def random_play(
         std = torch.full((env.state_dim,), fixed)
         return ObservationScale(torch.zeros(env.state_dim), std, steps or STEPS)
     began = time.monotonic()
-    seen, episodes = _observe(env, seed, steps, say)
-    rows = torch.cat(seen).double().cpu()
-    if not bool(rows.isfinite().all()):
-        column = int(rows.isfinite().all(0).long().argmin())
+    seen, episodes = _observe(env, seed, steps, say, rows)
+    found = torch.cat(seen).double().cpu()
+    if not bool(found.isfinite().all()):
+        column = int(found.isfinite().all(0).long().argmin())
         raise InputError(
             f"--env: {env.env_name} returns observations that are not finite (column {column}, in "
             "random play), which cannot be learned from; clip or replace them"
         )
-    avg, std = _scale(rows)
+    avg, std = _scale(found)
     if spec.seat_column is not None:
         avg[spec.seat_column], std[spec.seat_column] = 0.0, 1.0
-    scale = ObservationScale(avg, std, len(seen), len(rows), episodes)
-    if steps is None and len(rows) < FEW:
+    scale = ObservationScale(avg, std, len(seen), len(found), episodes)
+    if steps is None and len(found) < FEW:
         say(
-            f"warning: the scale of observations is from {len(rows):,} steps only, because the "
+            f"warning: the scale of observations is from {len(found):,} steps only, because the "
             f"environment is slow; --look-steps {STEPS} takes about "
             f"{(time.monotonic() - began) * STEPS / len(seen):,.0f} s for a better one"
         )
@@ -113,9 +115,11 @@ def random_play(
 
 
 def _observe(
-    env: GameEnv, seed: int, steps: int | None, say: Callable[[str], None]
+    env: GameEnv, seed: int, steps: int | None, say: Callable[[str], None], rows: Tensor | None
 ) -> tuple[list[Tensor], int]:
     """Play at random; return every step's observations, and the number of ended episodes."""
+    every = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+    counting = every if rows is None else rows
     generator = torch.Generator().manual_seed(seed)
     began = told = time.monotonic()
     seen: list[Tensor] = []
@@ -134,7 +138,8 @@ def _observe(
         made = env.step(random_actions(env, generator))
         episodes += int((made.terminated | made.truncated).sum())
         # Observations of absent agents are zeros, which are not part of the distribution.
-        seen.append(made.obs[env.present()] if env.spec.has_absent_agents else made.obs.clone())
+        present = env.present() if env.spec.has_absent_agents else every
+        seen.append(made.obs[present & counting])
     return seen, episodes
 
 

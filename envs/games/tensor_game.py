@@ -130,6 +130,7 @@ class TensorGame(GameRules):
 
     def begin_rollout(self, policies: Policies) -> None:
         """See `VecEnv.begin_rollout`."""
+        super().begin_rollout(policies)
         self._seats.begin_rollout(policies)
 
     def results(self) -> Results:

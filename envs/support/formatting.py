@@ -38,6 +38,21 @@ def hourly(rate: float | None) -> str:
     return MISSING if rate is None else f"{rate:,.1f}"
 
 
+def gpu_use(share: float | None, used: int, total: int, power: float | None = None) -> str:
+    """Format the use of a GPU: "83% · 12.0/139.0 GiB · 310 W"; what is not known is left out.
+
+    Args:
+        share: share of time in which it was busy.
+        used: bytes of memory in use.
+        total: bytes of memory.
+        power: power in watts.
+    """
+    parts = [] if share is None else [f"{share:.0%}"]
+    parts.append(f"{used / 2**30:.1f}/{total / 2**30:.1f} GiB")
+    parts += [] if power is None else [f"{power:.0f} W"]
+    return " · ".join(parts)
+
+
 def years_or_days(years: float) -> str:
     """Format a length of bars in years of 365.25 days: "2.7 years"; less than one in days."""
     return f"{years:.1f} years" if years >= 0.95 else counted(round(365.25 * years), "day")

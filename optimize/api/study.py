@@ -250,7 +250,12 @@ class Study:
         declared(StudySettings)["n_trials"].check("n_trials =", total)
         track = tuple(flags.track or ())
         options = WorkerOptions(
-            total, flags.alongside, flags.metrics_port, fresh_seeds=flags.fresh_seeds, track=track
+            total,
+            flags.alongside,
+            flags.metrics_port,
+            fresh_seeds=flags.fresh_seeds,
+            evaluate_every=flags.evaluate_every,
+            track=track,
         )
         tell = teller(self._callbacks, self, self._console.print_line)
         handle, trainer = self._requested.handle, self._requested.trainer

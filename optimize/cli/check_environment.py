@@ -17,10 +17,12 @@ import torch
 
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.external.conformance import Conformance
+from sweepd.envs.external.role_rows import RoleRows
 from sweepd.envs.external.vec_env import ExternalVecEnv
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import RandomEntrant, is_versus, play_pairs, scripted_entrants
 from sweepd.envs.games.random_check import PlayCheck, check_random_play
+from sweepd.envs.games.reward_sums import reward_sums
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.formatting import counted
 from sweepd.envs.support.terminal import Terminal
@@ -151,9 +153,12 @@ def _game(game: Game, request: Request) -> Iterator[Finding]:
         yield from spaces
         if not all(finding.ok for finding in spaces):
             return
+    members = len(game.roles(params).names) or 1
     made = _Attempt(
         "environment",
-        lambda: game.make([params], max(ROWS, game.unit(params)), together=1, device="cpu"),
+        lambda: game.make(
+            [params] * members, max(ROWS, game.unit(params)), together=members, device="cpu"
+        ),
     )
     yield from made.failures
     if made.failures:
@@ -163,7 +168,7 @@ def _game(game: Game, request: Request) -> Iterator[Finding]:
     supported = _Attempt("algorithm", lambda: check_algorithm(request.algo, request.env, env))
     yield from supported.failures or [Finding(True, "algorithm", f"{request.algo} can train in it")]
     sound = True
-    if isinstance(env, ExternalVecEnv):
+    if isinstance(env, ExternalVecEnv | RoleRows):
         for finding in _conformance(env):
             sound = sound and finding.ok
             yield finding
@@ -171,10 +176,11 @@ def _game(game: Game, request: Request) -> Iterator[Finding]:
         yield from _random_play(env)
     env.close()
     if is_versus(game, params):
+        yield from _sums(game, params)
         yield from _scripted(game, params)
 
 
-def _conformance(env: ExternalVecEnv) -> Iterator[Finding]:
+def _conformance(env: ExternalVecEnv | RoleRows) -> Iterator[Finding]:
     """Check one environment by itself: its spaces, its rewards and its seeds."""
     attempt = _Attempt("spaces", env.conformance)
     yield from attempt.failures
@@ -190,6 +196,8 @@ def _conformance(env: ExternalVecEnv) -> Iterator[Finding]:
     yield Finding(True, "spaces", notes or f"the observations of {steps} belong to their space")
     same = f"reset(seed=0) twice gives the same episode, for {steps}"
     yield Finding(not found.repeatable, "seed", found.repeatable or same)
+    if found.apart and isinstance(env, ExternalVecEnv):
+        yield Finding(True, "agents", found.apart)
 
 
 def _description(env: VecEnv, seats: int) -> str:
@@ -237,6 +245,16 @@ def _random_play(env: VecEnv) -> Iterator[Finding]:
         # Play ends at the first problem, after which nothing is known of the other subjects.
         if problem is not None or not played.problems:
             yield Finding(problem is None, subject, problem or found, "correct the environment")
+
+
+def _sums(game: Game, params: Any) -> Iterator[Finding]:
+    """Say whether an environment of others is zero-sum; it need not be so."""
+    if not game.foreign:
+        return
+    attempt = _Attempt("players", lambda: reward_sums(game, params))
+    yield from attempt.failures
+    if not attempt.failures:
+        yield Finding(not attempt.result.shared, "players", str(attempt.result))
 
 
 def _zero_sum(env: VecEnv, played: PlayCheck) -> str:
@@ -362,9 +380,10 @@ def _study(request: Request, space: SearchSpace, device: torch.device) -> Iterat
     if not made.failures:
         spec, findings = made.result
         yield from findings
+        member = spec.member if request.roles is None else "member"
         yield Finding(
             True,
             "study",
-            f"{spec.trials_per_batch} trials of {counted(kind.members(request), spec.member)}, "
+            f"{spec.trials_per_batch} trials of {counted(kind.members(request), member)}, "
             f"{spec.slots} members per program",
         )

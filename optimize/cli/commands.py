@@ -1,4 +1,4 @@
-"""The commands that train, or check whether a study can: `train`, `profile`, `run` and `doctor`.
+"""The commands that train, or check whether a study can.
 
 A command imports its action when it runs, so that `--help` does not wait for torch.
 """
@@ -13,7 +13,7 @@ import typer
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.flags import given_flags, takes_flags
 from sweepd.envs.support.loading import loading
-from sweepd.envs.support.study_options import Storage
+from sweepd.envs.support.study_options import RunsDir, Storage
 from sweepd.optimize.cli.options import ConfigFile
 from sweepd.optimize.study.settings.setting import flag_of
 from sweepd.optimize.study.settings.study import StudySettings
@@ -143,6 +143,45 @@ def run(
     run(config, out, study_name, start_from, gpu, tuple(track or ()), context.obj)
 
 
+def fork(
+    context: typer.Context,
+    trial: Annotated[
+        str, typer.Argument(help="STUDY#NUMBER@RUNG, a trial and the rung after which it goes on.")
+    ],
+    params: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="NAME=VALUE, hyperparameters from then on. Default: those of the trial."
+        ),
+    ] = None,
+    study_name: Annotated[
+        str | None, typer.Option(help="Name of the fork's study. Default: STUDY-forkNUMBER-RUNG.")
+    ] = None,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="Index of a GPU, or cpu. Default: GPU 0 if there is one, else cpu."),
+    ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Show the fork in an experiment tracker, mlflow, wandb or MODULE:NAME."),
+    ] = None,
+) -> None:
+    """Continue a trial's exact state after a rung with other hyperparameters.
+
+    The fork is a study of one trial in the same database; the same command continues it after
+    Ctrl-C. Where the state is no longer stored, the trial is first trained again to that rung from
+    its record. Where nothing is changed, the fork ends with the trial's own weights.
+    """
+    with loading():
+        from sweepd.optimize.cli.fork import fork_trial
+        from sweepd.optimize.study.enqueue import parse_guess
+        from sweepd.optimize.worker.fork import ForkRequest
+    request = ForkRequest(trial, parse_guess(params or []), study_name)
+    fork_trial(request, storage, runs_dir, gpu, tuple(track or ()), context.obj)
+
+
 @takes_flags
 def doctor(
     context: typer.Context,
@@ -163,7 +202,9 @@ def doctor(
     legal play with all strict checks on, shapes and types, masks, whether the algorithm and the
     opponents fit, and whether n-envs, horizon, minibatch and budget do, with the nearest valid
     values. Flags are those of `train`. Every line says `ok`, or what to fix. With --compile, the
-    native code is compiled and tested, and nothing else is done.
+    native code is compiled and tested, and nothing else is done. With --gpu and without --env, a
+    GPU (the first, or --gpu NUMBER) is accepted or not, in a few minutes: kernels, recorded steps,
+    equal bits, waits for the GPU, and the speed of 1, 100 and 1,000 members.
 
     The exit code is 1 if anything needs fixing, and 2 for wrong input.
     """
@@ -175,13 +216,17 @@ def doctor(
             from sweepd.optimize.cli.check_environment import check_environment
         raise typer.Exit(1 if check_environment(flags, given, context.obj) else 0)
     with loading():
-        from sweepd.optimize.cli.doctor import compile_native, diagnose
-    misplaced = sorted(given - {"storage", "runs_dir", "config", "compile_now"})
+        from sweepd.optimize.cli.doctor import accept_gpu, compile_native, diagnose
+    misplaced = sorted(given - {"storage", "runs_dir", "config", "compile_now", "gpu"})
     if misplaced:
         raise InputError(
             f"sweepd doctor needs --env NAME to check {flag_of(misplaced[0])}; without "
             "--env, it checks this machine"
         )
+    if flags.gpu is not None:
+        if compile_now:
+            raise InputError("--compile and --gpu exclude each other")
+        raise typer.Exit(1 if accept_gpu(flags.gpu) else 0)
     if compile_now:
         raise typer.Exit(1 if compile_native() else 0)
     raise typer.Exit(1 if diagnose(flags.storage, flags.runs_dir) else 0)

@@ -7,14 +7,17 @@ import os
 import platform
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
+from sweepd.agents.algorithms.acceptance import Trial
 from sweepd.agents.algorithms.elegantrl_kinds import install_elegantrl
 from sweepd.agents.algorithms.identity import processor_kind, prove
 from sweepd.agents.native.choice import KERNELS
+from sweepd.agents.networks.precision import PRECISIONS, set_precision, why_not
 from sweepd.envs.core.native import RANDOM
 from sweepd.envs.core.sizing import available_memory, cpu_count
 from sweepd.envs.crypto.native.choice import STEP as CRYPTO
@@ -24,13 +27,14 @@ from sweepd.envs.games.hockey.native import STEP as HOCKEY
 from sweepd.envs.games.native.cartpole import STEP as CARTPOLE
 from sweepd.envs.native.build import BuildError, processor_kinds, vector_flags
 from sweepd.envs.support.errors import InputError, TryAgainLater
-from sweepd.envs.support.formatting import counted
+from sweepd.envs.support.formatting import counted, duration
 from sweepd.envs.support.invocation import install_extra
 from sweepd.envs.support.mkl import MODE, VARIABLE
 from sweepd.envs.support.passwords import hide_password
 from sweepd.optimize.cli.findings import Finding, print_findings
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
+from sweepd.optimize.worker.gpu_meter import GpuMeter
 
 GIB = 2**30
 NATIVE = (KERNELS, RANDOM, CRYPTO, CARTPOLE, CARD_DUEL, HOCKEY, BUCKET_BRIGADE)
@@ -183,6 +187,56 @@ def _installed(package: str) -> str | None:
 def diagnose(where: str | None, runs_dir: Path) -> int:
     """Print all checks; return the number of problems."""
     return print_findings(examine(storage_url(where, runs_dir), runs_dir))
+
+
+def accept_gpu(gpu: str) -> int:
+    """Try a GPU, and print each result as it arrives; return the number of problems.
+
+    Args:
+        gpu: its number.
+
+    Raises:
+        InputError: there is no such GPU.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise InputError(
+            "sweepd doctor --gpu: torch sees no GPU on this machine (sweepd doctor says why)"
+        )
+    if not gpu.isdecimal() or int(gpu) >= count:
+        raise InputError(f"sweepd doctor --gpu {gpu}: give the number of a GPU, 0 to {count - 1}")
+    device = torch.device(f"cuda:{gpu}")
+    torch.cuda.set_device(device)
+    return print_findings(_accepted(device))
+
+
+# What a failed part of the acceptance means, by the first word of its name.
+_MEANING = {
+    "kernels": "torch's operations are used instead, more slowly",
+    "recorded": "training takes several times as long: report it with this line",
+    "bits": "results are not reproducible on this card: report it with this line",
+    "waits": "training is slower than it could be: report it with this line",
+    "speed": "see the message",
+}
+
+
+def _accepted(device: torch.device) -> Iterator[Finding]:
+    began = time.monotonic()
+    build = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    name = torch.cuda.get_device_name(device)
+    yield Finding(True, "GPU", f"{name}, torch {torch.__version__} ({build} build)")
+    use = GpuMeter(device).read()
+    missing = use is None or use.share is None or use.power is None
+    advice = "; not all is known without its library" if missing else ""
+    yield Finding(
+        use is not None, "use", f"{use or 'not known'}{advice}", "see docs/how_to/install"
+    )
+    precisions = [name for name in PRECISIONS if not why_not(name, device)]
+    yield Finding(True, "precision", ", ".join(precisions))
+    set_precision("fp32", device)
+    for part in Trial(device).findings():
+        yield Finding(part.holds, part.name, part.found, _MEANING[part.name.partition(":")[0]])
+    yield Finding(True, "time", duration(time.monotonic() - began))
 
 
 def compile_native() -> int:

@@ -34,9 +34,10 @@ from sweepd.optimize.study.record.database import (
     reason_of,
     storage_url,
 )
+from sweepd.optimize.study.record.forks import fork_words
 from sweepd.optimize.study.record.fresh import fresh_seeds
 from sweepd.optimize.study.record.frontier import frontier_lines, frontier_of
-from sweepd.optimize.study.record.keys import TOTAL_KEY
+from sweepd.optimize.study.record.keys import EVALUATE_KEY, TOTAL_KEY
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED, TrialRow
 from sweepd.optimize.study.record.specs import StudySpec
@@ -49,6 +50,7 @@ from sweepd.optimize.study.recovery.registration import (
 
 FAILURES_SHOWN = 5
 FRONTIER_SHOWN = 5
+EVALUATIONS_SHOWN = 4
 STATE_WORDS = {"FAIL": "failed"}
 
 
@@ -92,11 +94,14 @@ def study_status(handle: StudyReader, count_looks: CountLooks | None = None) -> 
         "leading": None if ahead is None else _leading(ahead),
         # Only of studies that have several values or constraints.
         **({} if frontier is None else {"frontier": frontier}),
+        # Only of studies with evaluations beside rungs.
+        **_evaluations(rows, attributes.get(EVALUATE_KEY, 0)),
         "gate": _gate(handle, max(total, done), count_looks),
         "workers": workers,
         "storage_retries": sum(w.get("storage_retries", 0) for w in living),
         "failures": _failures(rows),
         **({"plugins": handle.flags["plugins"]} if "plugins" in handle.flags else {}),
+        **({} if handle.origin is None or handle.fork is None else {"fork": _fork(handle.origin)}),
     }
 
 
@@ -110,6 +115,11 @@ def _best(handle: StudyReader, best: Configuration) -> dict[str, Any]:
         "schedule": _schedule(handle, best.best_trial.number),
         "fresh": None if fresh is None else fresh.to_dict(),
     }
+
+
+def _fork(origin: Mapping[str, Any]) -> dict[str, Any]:
+    own = {name: origin["fork"][name] for name in ("rung", "changes")}
+    return {"study": origin["study"], "trial": origin["trial"], **own}
 
 
 def _schedule(handle: StudyReader, number: int) -> list[dict[str, Any]] | None:
@@ -130,6 +140,18 @@ def _gate(handle: StudyReader, total: int, count_looks: CountLooks | None) -> di
     if found is None or found == BY_FRESH_SEEDS:
         return found
     return {**found, "looks": None if count_looks is None else count_looks(handle)}
+
+
+def _evaluations(rows: Sequence[TrialRow], every: int) -> dict[str, Any]:
+    """Return the interval of the evaluations beside rungs, and the last one of trials in training."""
+    running = [row for row in rows if row.state == "RUNNING" and row.evaluations]
+    if not every and not running:
+        return {}
+    last = [
+        {"trial": row.number, "steps": row.evaluations[-1][0], "value": row.evaluations[-1][1]}
+        for row in running
+    ]
+    return {"evaluations": {"every": every, "last": last}}
 
 
 def _worker(worker: WorkerRecord) -> dict[str, Any]:
@@ -212,6 +234,8 @@ def show(found: dict[str, Any]) -> Group:
         "trials",
         f"{found['done']} of {found['total']} done" + (f": {by_state}" if by_state else ""),
     )
+    if "fork" in found:
+        grid.add_row("continues", Text(fork_words(found["fork"])))
     frontier = found.get("frontier")
     if found["best"]:
         several = frontier is not None and len(frontier["values"]) > 1
@@ -229,6 +253,8 @@ def show(found: dict[str, Any]) -> Group:
             f"trial {ahead['trial']}, {ahead['value']:+.4f} at rung {ahead['rung']} of "
             f"{found['rungs']}; no trial {none} yet",
         )
+    if "evaluations" in found:
+        grid.add_row("evaluations", _evaluations_words(found["evaluations"]))
     for kind, one in found.get("plugins", {}).items():
         note = f"; {one['note']}" if "note" in one else ""
         grid.add_row(kind.partition(" ")[0], Text(f"{described(one)}{note}"))
@@ -259,6 +285,16 @@ def show(found: dict[str, Any]) -> Group:
         grid.add_row(Text("unhealthy", style="bold red"), Text(reason))
     title = Text.assemble((f"study {found['study']}", "bold cyan"), f"  {found['about']}")
     return Group(title, grid)
+
+
+def _evaluations_words(found: dict[str, Any]) -> str:
+    """Say how often trials are evaluated beside rungs, and what was found last."""
+    said = [f"every {found['every']:,} steps"] if found["every"] else ["no longer"]
+    said += [
+        f"trial {one['trial']} {one['value']:+.4f} at {one['steps']:,}"
+        for one in found["last"][:EVALUATIONS_SHOWN]
+    ]
+    return " · ".join(said)
 
 
 def _describe(w: dict[str, Any], rungs: int) -> Text:

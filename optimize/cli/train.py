@@ -30,7 +30,7 @@ from sweepd.optimize.objectives.run import Run
 from sweepd.optimize.objectives.table import check_request, objective_of
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
-from sweepd.optimize.study.record.keys import TOTAL_KEY
+from sweepd.optimize.study.record.keys import EVALUATE_KEY, TOTAL_KEY
 from sweepd.optimize.study.record.programs import is_command
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.recovery.registration import leave, register_worker
@@ -87,6 +87,7 @@ def _train_study(
         flags.metrics_port,
         max_memory=limit,
         fresh_seeds=flags.fresh_seeds,
+        evaluate_every=flags.evaluate_every,
         track=tuple(flags.track or ()),
     )
     promotion = (hooks.after_study, hooks.on_new_best) if flags.auto_deploy else (None, None)
@@ -168,7 +169,11 @@ def _with_recorded(flags: StudySettings, given: frozenset[str], name: str) -> St
         handle = StudyReader(storage, name)
     except (InputError, RunError):
         return flags
-    recorded = {"n_trials": storage.attributes(handle.study_id).get(TOTAL_KEY, flags.n_trials)}
+    kept = storage.attributes(handle.study_id)
+    recorded = {
+        "n_trials": kept.get(TOTAL_KEY, flags.n_trials),
+        "evaluate_every": kept.get(EVALUATE_KEY, flags.evaluate_every),
+    }
     if flags.study_name is not None:  # the default name is derived from --env and --algo
         recorded |= {"env": handle.spec.environment, "algo": handle.spec.algorithm}
     return dataclasses.replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.request import Request
@@ -14,6 +15,7 @@ from sweepd.optimize.study.record.programs import is_command
 from sweepd.optimize.study.record.specs import CRYPTO, StudySpec
 from sweepd.optimize.study.sampling.evolution import FEWEST
 from sweepd.optimize.study.sampling.samplers import AUTO
+from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.parsing import space_source
 from sweepd.optimize.study.space.search_space import SearchSpace
 
@@ -57,6 +59,25 @@ def choose_population(request: Request, space: SearchSpace) -> Request:
     return dataclasses.replace(request, trials_per_batch=size, **own)
 
 
+def population_space(search: str, source: str, space: SearchSpace) -> SearchSpace:
+    """Return the space of a study, in which a population varies no parameter of the environment.
+
+    In an included space, these have their start values. A file of the user's is not changed.
+
+    Args:
+        search: of the study.
+        source: value of --search-space.
+        space: the space.
+    """
+    if search != PBT or source not in space.subject.presets:
+        return space
+    env = {
+        name: own if own.start is None else Dimension(name, value=own.start)
+        for name, own in space.tables["env"].items()
+    }
+    return dataclasses.replace(space, tables=space.tables | {"env": env})
+
+
 def check_total(spec: StudySpec, n_trials: int | None) -> None:
     """Raise InputError if a study would end with an incomplete population."""
     if spec.evolves:
@@ -88,23 +109,27 @@ def _fitting(n_trials: int | None) -> int:
 def _check_subject(request: Request) -> None:
     if request.env == CRYPTO:
         raise InputError(
-            "--search pbt is for games: on a market, a trial's weights must come from its own "
-            "training; leave it out"
+            "--search pbt is for games: on a market it would choose weights by their scores on the "
+            "validation folds at every rung, which PBO and the deflated Sharpe ratio do not account "
+            "for; leave it out"
         )
     if is_command(request.env):
         raise InputError(
             "--search pbt is for games: sweepd cannot copy the weights of a program's training; "
             "leave it out"
         )
-    kind = GameObjective(request.env)
-    if (
-        request.curriculum is not None
-        or kind.game.versus is not None
-        or kind.train_together(request)
-    ):
+    game = GameObjective(request.env).game
+    params = game.params(**request.env_params)
+    seats = game.seats(params)
+    if seats > 1 and not is_versus(game, params):
         raise InputError(
-            "--search pbt is for games of one player, without opponents and phases, and --env "
-            f"{request.env} is trained as a game of several; leave it out"
+            "--search pbt is for games of one player, and of two seats made from TensorGame; --env "
+            f"{request.env} is neither, with {seats} seats; leave it out"
+        )
+    if request.curriculum is not None and request.curriculum.has_league:
+        raise InputError(
+            "--search pbt cannot be combined with the opponent league, which consists of complete "
+            "trials: those of a population complete at the same time; choose other --opponents"
         )
     if request.algo not in ALGORITHMS:
         raise InputError(
@@ -121,6 +146,11 @@ def _check_flags(request: Request) -> None:
                 f"--search pbt works with --{flag} {values[0]} alone, not {getattr(request, flag)}; "
                 "leave that flag out"
             )
+    if request.async_envs > 1:
+        raise InputError(
+            f"--async-envs {request.async_envs} records what repeats a trial, and --search pbt copies "
+            "weights between trials; give --async-envs 1 or leave it out"
+        )
     if request.prior:
         raise InputError("--search pbt cannot learn from earlier studies; leave --prior out")
     if "rungs" in request.given and request.rungs < 2:

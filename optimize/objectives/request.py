@@ -9,6 +9,7 @@ from typing import Any
 from sweepd.envs.crypto.params import SHORTS
 from sweepd.envs.crypto.scoring.metrics import DEFAULT_OBJECTIVE
 from sweepd.envs.crypto.splits import CrossValidation
+from sweepd.envs.external.roles import KEY as ROLES
 from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.games.curriculum import Curriculum
 from sweepd.envs.games.parameters import game_params
@@ -71,7 +72,8 @@ class Request(StudySettings):
             names = declared(CostSettings)
             return {n: getattr(self, n) for n in names if self.allow_short or n not in SHORTS}
         params = game_params(self.scenario, self.env_param or ())
-        return params | ({WRAPPERS: list(self.wrappers)} if self.wrappers else {})
+        params |= {WRAPPERS: list(self.wrappers)} if self.wrappers else {}
+        return params | ({ROLES: self.roles} if self.roles is not None else {})
 
 
 def parse_tickers(text: str | None) -> tuple[str, ...] | None:

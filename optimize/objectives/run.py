@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,7 @@ from sweepd.optimize.study.checkpoint import Checkpoint
 from sweepd.optimize.study.record.keys import rung_key
 from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
+from sweepd.optimize.study.sampling.evolution import Fitness
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
 
@@ -65,6 +66,7 @@ class Training:
         fault: why it cannot continue; "" while it can.
         seconds: training time, earlier attempts included.
         undecided: whether its population has not decided yet what it goes on with after the rung.
+        evaluations: by rollout, the values of evaluations beside rungs; None: not finite.
     """
 
     plan: Plan
@@ -72,6 +74,7 @@ class Training:
     fault: str = ""
     seconds: float = 0.0
     undecided: bool = False
+    evaluations: dict[int, float | None] = field(default_factory=dict)
 
     @property
     def kept_rung(self) -> int:
@@ -94,6 +97,8 @@ class WorkerHooks:
         keep: writes checkpoints of the trials in training. Called between two rollouts or after the
             last one of a rung, when `pace` says that checkpoints are due.
         pace: decides when checkpoints are due.
+        evaluate_every: environment steps per member between two evaluations beside rungs; 0: none.
+        evaluated: called with trials that were just evaluated beside rungs.
     """
 
     stop: Callable[[], bool] = lambda: False
@@ -102,6 +107,28 @@ class WorkerHooks:
     alive: Callable[[], None] = lambda: None
     keep: Callable[[Sequence[Any]], None] | None = None
     pace: CheckpointPace | None = None
+    evaluate_every: int = 0
+    evaluated: Callable[[Sequence[Any]], None] = lambda _: None
+
+
+def evaluated_from(rollout: int, every: int, transitions: int) -> int:
+    """Return the first rollout, from `rollout` on, after which a trial is evaluated beside rungs.
+
+    These are the first ones at or after each multiple of `every` environment steps.
+
+    Args:
+        rollout: the number of a rollout.
+        every: environment steps per member, at least 1.
+        transitions: environment steps per member in a rollout.
+    """
+    multiple = max(rollout - 1, 0) * transitions // every + 1
+    return -(-multiple * every // transitions)
+
+
+def recorded_evaluations(training: Training, spec: StudySpec) -> list[list[float | None]] | None:
+    """Return a trial's evaluations beside rungs as they are recorded; None without any."""
+    points = sorted(training.evaluations.items())
+    return [[at * spec.transitions, value] for at, value in points] or None
 
 
 class Run(ABC, Generic[State]):
@@ -199,8 +226,20 @@ class Run(ABC, Generic[State]):
             Interrupted: `WorkerHooks.stop` returned True.
         """
 
+    def fitness(self, reached: Sequence[tuple[State, Any]]) -> list[Fitness] | None:  # noqa: ARG002
+        """Return what the copies of a population follow; None: the values of the evaluations.
+
+        Args:
+            reached: all trials of a population that are in training, at the same rung, with their
+                evaluations.
+
+        Raises:
+            Interrupted: `WorkerHooks.stop` returned True.
+        """
+        return None
+
     def inherit(self, state: State, source: Checkpoint, settings: Settings) -> None:
-        """Let a trial go on with other settings, and with the weights of another trial.
+        """Let a trial go on with other settings, and with what another trial has learned.
 
         Args:
             state: the trial, between two rollouts.

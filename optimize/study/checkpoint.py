@@ -52,6 +52,7 @@ class Checkpoint:
         note: identity of the trial (number, seed, parameters), checked when it is resumed.
         curves: by rollout since the last rung, one row of the algorithm's curves per member that
             has done that rollout.
+        evaluations: by rollout, the values of evaluations beside rungs; None: not finite.
     """
 
     members: list[MemberState]
@@ -59,6 +60,7 @@ class Checkpoint:
     seconds: float = 0.0
     note: dict[str, Any] = field(default_factory=dict)
     curves: dict[int, list[list[float]]] = field(default_factory=dict)
+    evaluations: dict[int, float | None] = field(default_factory=dict)
 
     @property
     def begun(self) -> bool:
@@ -88,6 +90,13 @@ class Checkpoint:
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
     """Write a checkpoint and return the sha256 of the file."""
+    content = checkpoint_bytes(checkpoint)
+    write_atomic(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def checkpoint_bytes(checkpoint: Checkpoint) -> bytes:
+    """Return the content of a checkpoint's file."""
     tensors: State = {}
     for fold, member in enumerate(checkpoint.members):
         for part, state in (("learner", member.learner), ("env", member.env)):
@@ -103,13 +112,13 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> str:
         "rollouts": [member.rollouts for member in checkpoint.members],
         "members": [member.learner and unpacked(member.learner) for member in checkpoint.members],
     }
+    if checkpoint.evaluations:
+        described["evaluations"] = sorted(checkpoint.evaluations.items())
     # safetensors cannot store an empty file.
-    content = save(  # as arrays: three times as fast as tensors, with the same bytes
+    return save(  # as arrays: three times as fast as tensors, with the same bytes
         {name: one.numpy() for name, one in (tensors or {"empty": torch.zeros(1)}).items()},
         metadata={"sweepd": json.dumps(described, sort_keys=True)},
     )
-    write_atomic(path, content)
-    return hashlib.sha256(content).hexdigest()
 
 
 def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
@@ -143,7 +152,8 @@ def read_checkpoint(path: Path, sha256: str | None = None) -> Checkpoint:
         float(described["seconds"]),
         dict(described["note"]),
     )
-    return Checkpoint(members, rung, seconds, note, _unpacked(tensors))
+    evaluations = {int(at): value for at, value in described.get("evaluations", ())}
+    return Checkpoint(members, rung, seconds, note, _unpacked(tensors), evaluations)
 
 
 def _packed(curves: Mapping[int, list[list[float]]]) -> State:

@@ -53,7 +53,7 @@ def best_guesses(source: StudyHandle, space: SearchSpace, count: int) -> list[di
     Raises:
         InputError: the study has no complete trial, or shares no parameter with the space.
     """
-    refuse_schedules(source.name, source.spec, "--from-study")
+    refuse_schedules(source, "--from-study")
     trials = source.judged()
     if not trials:
         raise InputError(f"study {source.name!r} has no complete trial to start from")

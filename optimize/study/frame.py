@@ -13,7 +13,7 @@ from sweepd.optimize.study.insight.comparison import summary
 from sweepd.optimize.study.population import schedule_record
 from sweepd.optimize.study.record.configurations import feasible, violations
 from sweepd.optimize.study.record.database import StudyDatabase, our_studies
-from sweepd.optimize.study.record.keys import CREATED_KEY, TOTAL_KEY, is_ours
+from sweepd.optimize.study.record.keys import CREATED_KEY, TOTAL_KEY, fitness_key, is_ours
 from sweepd.optimize.study.record.reader import StudyReader, count_states
 from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.specs import StudySpec
@@ -51,6 +51,10 @@ def trials_frame(handle: StudyReader) -> pd.DataFrame:
         schedule: with `--search pbt`, the hyperparameters by rung that led to its weights, as JSON
             (`sweepd.optimize.study.population.schedule_record`); the parameters are those at its
             start.
+        fitness: with `--search pbt` in games of two seats, that at the last rung as JSON
+            (`sweepd.optimize.study.sampling.evolution.Fitness`).
+        evaluations: with `--evaluate-every`, the evaluations beside rungs as JSON: pairs of
+            environment steps per member and value.
         feasible: with constraints, whether a complete or pruned trial meets them.
         values_NAME: with several values, all of them.
         params_NAME: sampled parameters.
@@ -58,10 +62,13 @@ def trials_frame(handle: StudyReader) -> pd.DataFrame:
         scores_I: score of member I (fold or seed) in the last evaluation.
         Columns without any value are left out, except the first three.
     """
-    rows = [_row(trial, handle.spec) for trial in handle.trials()]
+    trials = handle.trials()
+    rows = [_row(trial, handle.spec) for trial in trials]
     if handle.spec.evolves:
-        for row in rows:
-            row["schedule"] = json.dumps(schedule_record(handle, row["number"]))
+        for row, trial in zip(rows, trials, strict=True):
+            row["schedule"] = json.dumps(schedule_record(handle, trial.number))
+            fitness = trial.user_attrs.get(fitness_key(max(trial.intermediate_values, default=0)))
+            row["fitness"] = None if fitness is None else json.dumps(fitness)
     fixed = ("number", "state", "value", "ours")
     named = {name for row in rows for name, value in row.items() if value is not None}
     # In order of first appearance, but grouped: all parameters, then all metrics, then all scores.
@@ -93,6 +100,7 @@ def _row(trial: FrozenTrial, spec: StudySpec) -> dict[str, Any]:
         "steps_per_second": record.steps_per_second,
         "seed": record.seed,
         "reason": record.reason or None,
+        "evaluations": json.dumps(record.evaluations) if record.evaluations else None,
         "feasible": feasible(trial) if violations(trial) else None,
         **(dict(zip(names, values, strict=False)) if values else {}),
         **{f"params_{name}": value for name, value in trial.params.items()},

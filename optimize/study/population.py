@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.support.formatting import value_text
 from sweepd.optimize.study.database.storage import TrialLost
-from sweepd.optimize.study.record.keys import CHANGES_KEY, rung_key
+from sweepd.optimize.study.record.keys import CHANGES_KEY, fitness_key, rung_key
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.sampling.evolution import (
     Change,
@@ -91,9 +91,11 @@ def _give_back(handle: StudyHandle, claimed: list[int]) -> list[Plan]:
 def changes_at(handle: StudyHandle, number: int, rung: int) -> dict[int, Change]:
     """Return what the members of a trial's population go on with after a rung, by number.
 
-    Call it after all of them have reported the rung. It depends on the study's database alone: the
-    same changes result whenever it is called.
+    Call it after all of them have reported the rung, and their fitness is recorded where there is
+    one. It depends on the study's database alone: the same changes result whenever it is called.
     """
+    if rung >= handle.spec.rungs:
+        return {}
     size = handle.spec.trials_per_batch
     start = number // size * size
     members = [
@@ -102,12 +104,17 @@ def changes_at(handle: StudyHandle, number: int, rung: int) -> dict[int, Change]
         # Trials that another program finished have no scores.
         if rung in trial.intermediate_values and rung_key(rung) in trial.user_attrs
     ]
+    if known := [trial for trial in members if fitness_key(rung) in trial.user_attrs]:
+        members = known
+        values = {trial.number: trial.user_attrs[fitness_key(rung)]["value"] for trial in members}
+    else:
+        values = {trial.number: trial.intermediate_values[rung] for trial in members}
     changes = {trial.number: changes_of(trial.user_attrs.get(CHANGES_KEY)) for trial in members}
     return decide(
         handle.space,
         handle.spec.seed,
         rung,
-        {trial.number: trial.intermediate_values[rung] for trial in members},
+        values,
         {
             trial.number: params_after(rung - 1, trial.params, changes[trial.number])
             for trial in members

@@ -79,7 +79,7 @@ def make_prior(
     space, studies = study_space(spec), []
     known: list[Known] = []
     for number, handle in enumerate(earlier, start=1):
-        refuse_schedules(handle.name, handle.spec, f"--prior {handle.name}")
+        refuse_schedules(handle, f"--prior {handle.name}")
         _check_data(handle, spec)
         own, dropped = _configurations(handle, space, number)
         kept = strongest(own, MOST // len(earlier))
@@ -109,7 +109,7 @@ def refuse_other_prior(
 
 def can_be_prior(handle: StudyHandle) -> bool:
     """Return whether a study has enough configurations for another one's prior."""
-    if handle.spec.evolves:
+    if handle.changes_with:
         return False
     return len(handle.spec.selection.configurations(handle.judged())) >= FEWEST
 

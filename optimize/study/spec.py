@@ -10,6 +10,7 @@ from typing import Any
 from sweepd.envs.crypto.splits import CrossValidation
 from sweepd.envs.support import nested
 from sweepd.envs.support.errors import InputError
+from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.specs import StudySpec
 
 # A trial trains one member per fold: more than MANY_FOLDS give a warning, more than MOST_FOLDS
@@ -101,19 +102,18 @@ def refuse_other(study_name: str, recorded: StudySpec, requested: StudySpec, fre
         )
 
 
-def refuse_schedules(study: str, spec: StudySpec, wanted: str) -> None:
+def refuse_schedules(study: StudyReader, wanted: str) -> None:
     """Raise InputError if the trials of a study have schedules in place of parameters.
 
     Args:
-        study: name of the study.
-        spec: its spec.
+        study: the study.
         wanted: the flag or command that asks for parameters.
     """
-    if spec.evolves:
+    if study.changes_with:
         raise InputError(
-            f"{wanted}: the trials of study {study!r} (--search pbt) changed their hyperparameters "
-            "during their training, so none of them stands for one set of parameters; name another "
-            "study"
+            f"{wanted}: the trials of study {study.name!r} ({study.changes_with}) changed their "
+            "hyperparameters during their training, so none of them stands for one set of "
+            "parameters; name another study"
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import optuna
 import sqlalchemy as sa
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.support.errors import InputError, TryAgainLater
@@ -36,6 +36,7 @@ from sweepd.optimize.study.record.keys import (
     REASON_KEY,
     SPEC_KEY,
     UID_KEY,
+    fitness_key,
     source_key,
 )
 from sweepd.optimize.study.record.optuna_tables import add_study
@@ -43,7 +44,7 @@ from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.recovery.deaths import is_suspect
-from sweepd.optimize.study.sampling.evolution import Change, changes_of
+from sweepd.optimize.study.sampling.evolution import Change, Fitness, changes_of
 from sweepd.optimize.study.sampling.prior import read_known
 from sweepd.optimize.study.search import Search
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
@@ -122,8 +123,8 @@ def create_study(
         spec: what it is.
         runs_dir: folder in which its folder will be.
         flags: flags to record.
-        origin: the trial that the study repeats, see `sweepd.optimize.worker.trial_run`, or the
-            weights that its networks start from.
+        origin: the trial that the study repeats or continues, see `sweepd.optimize.worker.trial_run`
+            and `sweepd.optimize.worker.fork`, or the weights that its networks start from.
         prior: what it learns from earlier studies, see `sweepd.optimize.study.prior`.
         source: the study from which its search space came, see `StudyHandle.as_source`.
 
@@ -340,20 +341,7 @@ class StudyHandle(StudyReader):
                     failed[trial_id] = f"parameters: {error}"
                     continue
                 shape = self.search.shape_known(params) if shape is None else shape
-                plans.append(
-                    Plan(
-                        trial_id,
-                        known.number,
-                        params,
-                        settings,
-                        derive_seed(self.spec.seed, "trial", known.number),
-                        trial,
-                        dict(known.intermediate_values),
-                        known.user_attrs.get(CHECKPOINT_KEY),
-                        known.user_attrs.get(LEAGUE_KEY),
-                        changes_of(known.user_attrs.get(CHANGES_KEY)),
-                    )
-                )
+                plans.append(self._planned(known, params, settings, trial))
         ends = [
             TrialWrite(own, {REASON_KEY: reason}, end=TrialState.FAIL)
             for own, reason in failed.items()
@@ -361,6 +349,31 @@ class StudyHandle(StudyReader):
         for trial_id in lost | (self.end_all(ends) if ends else set()):
             self.storage.drop(trial_id)
         return [plan for plan in plans if plan.trial_id not in lost]
+
+    def recorded_plan(self, trial: FrozenTrial) -> Plan:
+        """Return a trial that was begun, as it was planned."""
+        return self._planned(trial, dict(trial.params), self.space.resolve(trial.params))
+
+    def _planned(
+        self,
+        known: FrozenTrial,
+        params: dict[str, Any],
+        settings: Settings,
+        trial: optuna.Trial | None = None,
+    ) -> Plan:
+        fork = self.fork
+        return Plan(
+            known._trial_id,
+            known.number,
+            params,
+            settings,
+            fork["seed"] if fork else derive_seed(self.spec.seed, "trial", known.number),
+            trial,
+            dict(known.intermediate_values),
+            known.user_attrs.get(CHECKPOINT_KEY),
+            known.user_attrs.get(LEAGUE_KEY),
+            changes_of(known.user_attrs.get(CHANGES_KEY)),
+        )
 
     # -- telling
 
@@ -397,6 +410,21 @@ class StudyHandle(StudyReader):
                 one.plan.reported.update([write.report])
                 one.plan.written.update(write.attributes)
         return lost
+
+    def record_fitness(self, rung: int, fitness: Mapping[int, Fitness]) -> set[int]:
+        """Record the fitness of the members of a population at a rung, in one transaction.
+
+        Args:
+            rung: the rung (1 …).
+            fitness: by row id.
+
+        Returns:
+            The row ids of the trials that were lost.
+        """
+        key = fitness_key(rung)
+        return self.storage.write(
+            [TrialWrite(own, {key: found.to_record()}) for own, found in fitness.items()]
+        )
 
     def record_change(self, plan: Plan, change: Change) -> None:
         """Record what a member of a population goes on with; no effect if repeated.

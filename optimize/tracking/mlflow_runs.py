@@ -10,7 +10,7 @@ import re
 import time
 from typing import Any
 
-from sweepd.optimize.tracking.picture import FAILED, RUNG_VALUE, Picture, Sent
+from sweepd.optimize.tracking.picture import FAILED, POINT_METRICS, Picture, Sent
 
 KEY_TAG = "sweepd.run"
 # Shorter than MLflow's defaults (120 s, 7 retries): the sender retries by itself.
@@ -79,8 +79,8 @@ class MlflowRuns:
         [run, *_] = found
         sent.run = run.info.run_id
         # The server knows better than the file: a kill may have come between the two.
-        history = client.get_metric_history(sent.run, RUNG_VALUE)
-        sent.steps = sorted({metric.step for metric in history})
+        histories = (client.get_metric_history(sent.run, name) for name in POINT_METRICS)
+        sent.steps = sorted({metric.step for history in histories for metric in history})
 
     def _experiment(self, study: str) -> str:
         """Return the id of the study's experiment, or of the one that the variables name."""

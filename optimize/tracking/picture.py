@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RUNNING, FAILED = "RUNNING", "FAIL"
-RUNG_VALUE = "rung_value"  # the metric that every point has: what the trial reported
+RUNG_VALUE = "rung_value"  # what the trial reported at a rung
+EVALUATION = "evaluation"  # the value of an evaluation beside rungs
+POINT_METRICS = (RUNG_VALUE, EVALUATION)  # every point has one of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,8 @@ class Picture:
         group: the study.
         params: exact values by name.
         tags: text by name.
-        points: metrics by environment steps per member, one entry per rung.
+        points: metrics by environment steps per member, one entry per rung and per
+            evaluation beside rungs.
         final: final values by name; empty while the run continues.
         links: paths and URIs by name.
         state: "RUNNING", or the final state: COMPLETE, PRUNED or FAIL.

@@ -1,6 +1,7 @@
 """Changes of weights and hyperparameters between the rungs of a batch of trials.
 
 They are those of a population (`--search pbt`), or those of a schedule that a training run repeats.
+Before a population's are decided, its members are compared with each other in games of two seats.
 
 A trial's checkpoint of a rung is written after the changes of that rung. The files of a batch are
 written in the order of its rungs. So after a kill at any time, a trial is either before the changes
@@ -13,10 +14,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sweepd.optimize.objectives.run import Run, Training
+from sweepd.optimize.objectives.run import Evaluation, Run, Training
 from sweepd.optimize.study.checkpoint import Checkpoint, MemberState
 from sweepd.optimize.study.database.storage import TrialLost
 from sweepd.optimize.study.population import changes_at
+from sweepd.optimize.study.record.keys import fitness_key
 from sweepd.optimize.study.sampling.evolution import Change, params_after
 from sweepd.optimize.study.space.dimension import Dimension
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
@@ -86,20 +88,30 @@ class Evolution:
         return [training for training in trainings if training.rung == lowest]
 
     def change(
-        self, run: Run[Any], reported: Sequence[Training], batch: Sequence[Training]
+        self,
+        run: Run[Any],
+        reached: Sequence[tuple[Training, Evaluation]],
+        others: Sequence[Training],
     ) -> bool:
         """Decide what trials go on with after a rung that they have reported, record it, do it.
 
         Args:
             run: trains the batch.
-            reported: the trials that have just reported the rung.
-            batch: all trials that are in training.
+            reached: the trials that have just reported the rung, with their evaluations.
+            others: the other trials of the batch.
 
         Returns:
             False if a trial was lost, in which case nothing was changed.
+
+        Raises:
+            Interrupted: `WorkerHooks.stop` returned True in games of the members.
         """
-        if not reported or not any(training.undecided for training in reported):
+        reported = [training for training, _ in reached]
+        batch = [*reported, *others]
+        if not reported:
             return True
+        if self.handle.spec.evolves and not self._compare(run, reached):
+            return False
         first = reported[0]
         changes = self._decide(first.plan.number, first.rung)
         # The states before the changes. A source does not change, as it is one of the best.
@@ -134,6 +146,21 @@ class Evolution:
         for training in reported:
             training.undecided = False
         return True
+
+    def _compare(self, run: Run[Any], reached: Sequence[tuple[Training, Evaluation]]) -> bool:
+        """Record the fitness of a population's members at a rung; return False if one was lost.
+
+        It is recorded for all of them at once, before a weight moves or a trial ends. So where it is
+        missing, all of them are here as they reached the rung.
+        """
+        rung, ids = reached[0][0].rung, {t.plan.number: t.plan.trial_id for t, _ in reached}
+        recorded = (t for t in self.handle.trials() if t.number in ids)
+        if any(fitness_key(rung) in trial.user_attrs for trial in recorded):
+            return True
+        found = run.fitness(reached)
+        if found is None:
+            return True
+        return not self.handle.record_fitness(rung, dict(zip(ids.values(), found, strict=True)))
 
 
 def settings_of(space: SearchSpace, params: Mapping[str, Any]) -> Settings:

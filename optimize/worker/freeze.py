@@ -26,7 +26,7 @@ from sweepd.optimize.objectives.judged import (
     without_pruner,
 )
 from sweepd.optimize.objectives.members.objective import choose_slots
-from sweepd.optimize.objectives.populations import check_total, choose_population
+from sweepd.optimize.objectives.populations import check_total, choose_population, population_space
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Run
 from sweepd.optimize.objectives.table import check_request, misplaced_settings, objective_of
@@ -136,9 +136,8 @@ def join_study(
     refuse_other(name, spec, present, free)
     for note in _notes(handle.flags):
         say(note)
-    for own, text, plugin in plugins_of(spec):
-        if _recorded(own, plugin) != handle.flags.get("plugins", {}).get(_key(own, text)):
-            say(f"note: {changed(own, text, f'study {name} was created')}")
+    for line in changed_plugins(handle):
+        say(f"note: {line}")
     kind = objective_of(spec.environment)
     kind.set_up(name, spec, request, device, say)
 
@@ -171,6 +170,16 @@ def plugins_of(spec: StudySpec) -> list[tuple[str, str, Plugin]]:
         if name not in own
     ]
     return [*found, *objective_of(spec.environment).plugins(spec)]
+
+
+def changed_plugins(handle: StudyHandle) -> list[str]:
+    """Return what other packages provide otherwise than when a study was created, as lines."""
+    recorded = handle.flags.get("plugins", {})
+    return [
+        changed(kind, text, f"study {handle.name} was created")
+        for kind, text, plugin in plugins_of(handle.spec)
+        if _recorded(kind, plugin) != recorded.get(_key(kind, text))
+    ]
 
 
 def _key(kind: str, text: str) -> str:
@@ -206,6 +215,7 @@ def requested_spec(storage: StudyStorage, spec: StudySpec, request: Request) -> 
     if "search_space" in given:
         subject = subject_of(spec.environment, spec.algorithm)
         space = resolve_space(storage, request.search_space, subject, spec.timeframe)
+        space = population_space(spec.search, request.search_space, space)
         fitted = fit_space(space, spec.transitions)[0].to_dict()
         asked = dataclasses.replace(asked, space=fitted)
         request = kind.completed(request, space)
@@ -257,7 +267,7 @@ def resolve_space(
         raise InputError(
             f"--search-space {name}: study {handle.name!r} has no {wanted} to search around"
         )
-    refuse_schedules(handle.name, handle.spec, f"--search-space {name}")
+    refuse_schedules(handle, f"--search-space {name}")
     curriculum = objective_of(handle.spec.environment).curriculum(handle.spec)
     return dataclasses.replace(handle.space.around(trial.params), curriculum=curriculum)
 
@@ -292,6 +302,7 @@ def decide(
     if warning:
         say(f"warning: {warning}")
     space = resolve_space(storage, request.search_space, request.subject, request.timeframe)
+    space = population_space(request.search, request.search_space, space)
     chosen_by_user = fixes_minibatch(request.search_space, space)
     source = space_source(request.search_space) if chosen_by_user else ""
     request = choose_search(kind.completed(request, space), space)

@@ -21,7 +21,7 @@ from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.fresh import fresh_seeds
-from sweepd.optimize.study.record.keys import TOTAL_KEY
+from sweepd.optimize.study.record.keys import EVALUATE_KEY, TOTAL_KEY
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import claim_closing, leave, register_worker
 from sweepd.optimize.study.study import StudyHandle
@@ -90,6 +90,9 @@ def _work(
     stop, life = StopRequest(telemetry.say), Life.present()
     telemetry.recycled = life.recycled
     handle.storage.set_study_user_attr(handle.study_id, TOTAL_KEY, options.total)
+    recorded = handle.storage.attributes(handle.study_id).get(EVALUATE_KEY, 0)
+    if options.evaluate_every != recorded:
+        handle.storage.set_study_user_attr(handle.study_id, EVALUATE_KEY, options.evaluate_every)
     with stop.installed():
         name = register_worker(
             handle.storage,

@@ -67,11 +67,13 @@ class WorkerMetrics:
             ("heartbeat_age_seconds", "Seconds since the last heartbeat was written.", age),
         ]
         if gpu is not None:
-            rows += [
+            measured: list[tuple[str, str, float | None]] = [
                 ("gpu_utilization_ratio", "Share of time in which the GPU was busy.", gpu.share),
                 ("gpu_memory_used_bytes", "GPU memory used by all processes.", gpu.used),
                 ("gpu_memory_total_bytes", "Memory of the GPU.", gpu.total),
+                ("gpu_power_watts", "Power that the GPU draws.", gpu.power),
             ]
+            rows += [(name, text, value) for name, text, value in measured if value is not None]
         return rows
 
     def _counters(self) -> list[Row]:

@@ -35,7 +35,7 @@ from sweepd.optimize.study.population import schedule_record
 from sweepd.optimize.study.record.keys import CHECKPOINT_KEY
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
-from sweepd.optimize.tracking.picture import RUNG_VALUE
+from sweepd.optimize.tracking.picture import EVALUATION, RUNG_VALUE
 from sweepd.optimize.worker.tracked import finite
 
 
@@ -144,23 +144,33 @@ class Records:
     # -- while a trial trains
 
     def curves(self, reached: Sequence[tuple[Training, Evaluation]]) -> None:
-        """Write the training curves since the last rung and the rung's metrics for TensorBoard."""
+        """Write the training curves since the last rung and the rung's metrics for TensorBoard.
+
+        With the evaluations since that rung.
+        """
         spec = self.handle.spec
         curves = []
         for training, evaluation in reached:
             value = {RUNG_VALUE: evaluation.value, "objective": evaluation.final}
             scores = finite({**(evaluation.record.metrics or {}), **value})
             end, taken = spec.rung_end(training.rung), self.run.take_curves(training)
-            curves.append((training.plan.number, taken, end, scores))
+            begin = spec.rung_end(training.rung - 1)
+            beside = {
+                at: finite({EVALUATION: value})
+                for at, value in training.evaluations.items()
+                if begin < at < end
+            }
+            curves.append((training.plan.number, taken, beside | {end: scores}))
 
         def job() -> None:
-            for number, taken, end, scores in curves:
+            for number, taken, tests in curves:
                 points = {
                     rollout * spec.transitions: {f"train/{name}": own for name, own in new.items()}
                     for rollout, new in taken
                 }
-                test = {f"test/{name}": own for name, own in scores.items()}
-                points.setdefault(end * spec.transitions, {}).update(test)
+                for at, scores in tests.items():
+                    test = {f"test/{name}": own for name, own in scores.items()}
+                    points.setdefault(at * spec.transitions, {}).update(test)
                 # Hides what an interrupted attempt wrote after its last checkpoint.
                 first = taken[0][0] * spec.transitions if taken else None
                 folder = self.handle.run_dir / "tensorboard" / f"trial-{number:05d}"
@@ -301,7 +311,7 @@ class Records:
                 break
             with suppress(InputError):
                 checkpoint = self._read(plan, path)
-                if checkpoint.rung <= len(plan.reported):
+                if checkpoint.rung <= max(plan.reported, default=self.handle.first_rung):
                     return checkpoint
         return None
 

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from optuna.trial import TrialState
 
 from sweepd.optimize.objectives.judged import judge
-from sweepd.optimize.objectives.run import Evaluation, Run, Training
+from sweepd.optimize.objectives.run import Evaluation, Run, Training, recorded_evaluations
 from sweepd.optimize.study.database.storage import TrialLost, TrialWrite
 from sweepd.optimize.study.record.keys import REASON_KEY
+from sweepd.optimize.study.record.trials import record_keys
 from sweepd.optimize.study.record.values import broken_words, constraint_attributes, values_text
 from sweepd.optimize.study.study import RungReport, StudyHandle
 from sweepd.optimize.worker.records import Records
@@ -78,6 +79,23 @@ class TrialReporter:
             for training, _ in written:
                 self._changed(training.plan.trial_id)
         return written
+
+    def evaluated(self, trainings: Sequence[Training]) -> set[int]:
+        """Write the evaluations beside rungs of trials in training, in one transaction.
+
+        Returns:
+            The row ids of the trials that were lost.
+        """
+        spec, writes = self.handle.spec, []
+        [key] = record_keys("evaluations")
+        for training in trainings:
+            found = {key: recorded_evaluations(training, spec)}
+            writes.append(TrialWrite(training.plan.trial_id, found))
+        lost = self.handle.storage.write(writes)
+        for one in writes:
+            if one.trial_id not in lost:
+                self._changed(one.trial_id)
+        return lost
 
     def _rung_report(self, training: Training, evaluation: Evaluation) -> RungReport:
         attributes = self._attributes(training, evaluation)

@@ -35,11 +35,12 @@ class StopRequest:
 
     Args:
         say: prints one line.
+        then: what follows once training has stopped.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], then: str = "requeueing the trials") -> None:
         self.requested = False
-        self._say = say
+        self._say, self._then = say, then
         self._unsaid = ""
 
     def __call__(self) -> bool:
@@ -55,8 +56,8 @@ class StopRequest:
             os._exit(128 + signum)
         self.requested = True
         text = (
-            f"{signal.Signals(signum).name}: ending the training here, then requeueing the trials "
-            "(send it again to stop at once)"
+            f"{signal.Signals(signum).name}: ending the training here, then {self._then} (send it "
+            "again to stop at once)"
         )
         try:
             self._say(text)

@@ -11,9 +11,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from sweepd.envs.crypto.scoring.figures import TITLE, figures_table
+from sweepd.envs.external.roles import KEY as ROLES
+from sweepd.envs.external.roles import parse_roles
 from sweepd.envs.support.formatting import counted, duration, hourly, value_text
 from sweepd.envs.support.intervals import few_scores, solved_seeds
 from sweepd.optimize.objectives.games.evaluation import mean_interval
+from sweepd.optimize.objectives.games.roles import role_metric
 from sweepd.optimize.objectives.outlook import sentence, study_outlook
 from sweepd.optimize.objectives.table import objective_of
 from sweepd.optimize.study.insight.axes import study_axes
@@ -205,6 +208,9 @@ def _game_table(record: TrialRecord, spec: GameSpec) -> Table:
     else:
         by_seat = f"{metrics['won_first_seat']:.0%}, {metrics['won_second_seat']:.0%}"
         table.add_row("won at the first seat, at the second", by_seat)
+    for role in parse_roles(spec.env[ROLES]) if ROLES in spec.env else ():
+        own = f"{metrics[role_metric(role)]:+.4f}"
+        table.add_row(f"return of {role}, where all roles play as trained", own)
     table.add_row("mean episode length", f"{metrics['length']:,.1f}")
     if metrics.get("at_limit"):
         table.add_row("episodes that ended by the limit of steps", f"{metrics['at_limit']:.0%}")

@@ -26,6 +26,7 @@ from sweepd.optimize.study.recovery.deaths import CrashFile
 from sweepd.optimize.study.recovery.heartbeat import Heartbeat
 from sweepd.optimize.study.recovery.registration import GpuUse
 from sweepd.optimize.study.recovery.stall import Progress
+from sweepd.optimize.worker.gpu_meter import GpuMeter
 from sweepd.optimize.worker.notebook import NotebookOutput, in_notebook
 
 LOG_EVERY = 15.0  # seconds between two log lines
@@ -33,37 +34,6 @@ RATE_WINDOW = 30.0  # seconds over which the speed is averaged
 # Events of which there are many; in a notebook they are lines of its one output.
 ROUTINE = ("batch.started", "trial.complete", "trial.pruned")
 FIGURES_EVERY = 2.0  # seconds for which the figures are cached
-
-
-class GpuMeter:
-    """Reads utilization and memory of a CUDA device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._handle: Any = None
-        if device.type != "cuda":
-            return
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-            uuid = str(torch.cuda.get_device_properties(device).uuid)
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(
-                uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-            )
-        except Exception:  # a driver error must not stop training; ROCm has no NVML
-            self._handle = None
-
-    def read(self) -> GpuUse | None:
-        """Return None without a GPU, or if the driver does not answer."""
-        if self._handle is None:
-            return None
-        try:
-            use = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
-            memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
-        except self._nvml.NVMLError:
-            return None
-        return GpuUse(use / 100, int(memory.used), int(memory.total))
 
 
 def _prints_json(console: Console) -> bool:

@@ -15,7 +15,7 @@ from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.record.values import broken_words
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.tracking.picture import RUNG_VALUE, RUNNING, Picture
+from sweepd.optimize.tracking.picture import EVALUATION, RUNG_VALUE, RUNNING, Picture
 from sweepd.optimize.tracking.tracker import Tracking
 
 
@@ -68,6 +68,9 @@ def trial_picture(handle: StudyHandle, trial: FrozenTrial, key: str) -> Picture:
         points[max(points)] |= finite(record.metrics or {})
         if record.steps_per_second is not None:
             points[max(points)]["steps_per_second"] = float(record.steps_per_second)
+    for steps, value in record.evaluations or ():
+        if beside := finite({EVALUATION: value}):
+            points.setdefault(int(steps or 0), {}).update(beside)
     ended = trial.state.is_finished()
     tags = {
         **spec_tags(spec),

@@ -120,6 +120,12 @@ def _find(
 ) -> tuple[StudyHandle, FrozenTrial]:
     name, _, number = reference.partition("#")
     source = StudyHandle(storage, name, runs_dir)
+    if source.changes_with and source.origin is not None:
+        raise InputError(
+            f"--trial {reference}: the hyperparameters of study {name!r} ({source.changes_with}) "
+            "changed during its training, so that its parameters alone do not repeat it; name the "
+            f"trial that it came from, {source.origin['study']}#{source.origin['trial']}"
+        )
     if not number:
         best = source.best_trial()
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -67,6 +67,7 @@ class WorkerOptions:
         total: number of finished trials at which the study is complete.
         alongside: run in parallel with another worker of this study on this machine.
         metrics_port: port for Prometheus, or None.
+        evaluate_every: environment steps per member between two evaluations beside rungs; 0: none.
         track: names of trackers, see `sweepd.optimize.tracking`.
         max_memory: bytes of resident memory above which the process restarts itself at the next
             rung; 0 for no limit.
@@ -84,6 +85,7 @@ class WorkerOptions:
     metrics_port: int | None = None
     max_memory: int = 0
     fresh_seeds: int = 0
+    evaluate_every: int = 0
     track: tuple[str, ...] = ()
     beat_seconds: float = BEAT_SECONDS
     grace_seconds: float = GRACE_SECONDS
@@ -150,6 +152,8 @@ class Worker:
                 alive=alive,
                 keep=self.records.checkpoints,
                 pace=self.records.pace,
+                evaluate_every=options.evaluate_every,
+                evaluated=self._record_evaluations,
             ),
         )
         self.share = DeviceShare(device_key(device), lambda share: limit_memory(device, share))
@@ -386,6 +390,10 @@ class Worker:
             self.reporter.requeue(training, with_checkpoint=False)
         return []
 
+    def _record_evaluations(self, trainings: Sequence[Training]) -> None:
+        """Record the evaluations beside rungs of trials in training."""
+        self.heartbeat.lost |= self.reporter.evaluated(trainings)
+
     def _judgeable(
         self, trainings: list[Training], evaluations: list[Evaluation | None]
     ) -> list[Evaluation | None]:
@@ -434,7 +442,7 @@ class Worker:
             if evaluation is None:
                 continue
             training.rung += 1
-            training.undecided = self.evolution is not None and training.rung < self.spec.rungs
+            training.undecided = self.evolution is not None
             reached.append((training, evaluation))
         self.records.curves(reached)
         reported = self.reporter.report(reached)
@@ -444,7 +452,12 @@ class Worker:
         if self.evolution is not None:
             whole = [training for training, _ in reported]
             lost = len(whole) < sum(not training.fault for training in trainings)
-            if lost or not self.evolution.change(self.trainer, whole, [*whole, *others]):
+            try:
+                with self.phases("population"):
+                    lost = lost or not self.evolution.change(self.trainer, reported, others)
+            except Interrupted:
+                return self._after_interruption([*whole, *others])
+            if lost:
                 return self._requeue([*whole, *others])
             self.reporter.fail_diverged(whole)
             reported = [(training, found) for training, found in reported if not training.fault]

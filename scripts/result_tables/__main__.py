@@ -23,7 +23,7 @@ from scripts.result_tables.gate import (
     gate_studies,
 )
 from scripts.result_tables.gpu import gpu_envs, gpu_speed, gpu_steps, gpu_studies
-from scripts.result_tables.learning import learning, learning_vs_sb3, search_replay
+from scripts.result_tables.learning import learning, learning_vs_sb3, pbt_hockey, search_replay
 from scripts.result_tables.operation import (
     chaos,
     registry_chaos,
@@ -68,6 +68,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "game-steps": game_steps,
     "learning": learning,
     "learning-vs-sb3": learning_vs_sb3,
+    "pbt-hockey": pbt_hockey,
     "registry-chaos": registry_chaos,
     "chaos": chaos,
     "trader-chaos": trader_chaos,

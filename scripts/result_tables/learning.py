@@ -94,3 +94,35 @@ def search_replay() -> str:
         rows.append([title, value, value, ""])
     head = ["search", "on fresh seeds", "by what it was selected", "repetitions"]
     return table(head, rows) + origin("search_replay", found["machine"])
+
+
+def pbt_hockey() -> str:
+    """Population-based training on hockey beside single trials of the same steps."""
+    content = load("pbt_hockey")
+    titles = {"pbt": "`--search pbt`", "random": "`--sampler random`"}
+    rows = []
+    for seed, own in content["seeds"].items():
+        for name, title in titles.items():
+            values, points = sorted(own[name]["values"]), own["points"][name]
+            against = (
+                points["strong"],
+                points["weak"],
+                points[next(n for n in titles if n != name)],
+            )
+            shares = own[name]["shares"]
+            rows.append(
+                [
+                    f"{title}, seed {seed}",
+                    " · ".join(
+                        f"{v:.3f}" for v in (values[-1], statistics.median(values), values[0])
+                    ),
+                    " · ".join(f"{points:.3f}" for points in against),
+                    f"{own[name]['seconds']:.0f} s",
+                    f"{shares['evaluation']:.0%} · {shares.get('population', 0.0):.0%}",
+                ]
+            )
+    head = [
+        *("search", "trials: best · median · worst", "selected: against strong · weak · the other"),
+        *("processor time", "evaluations · population"),
+    ]
+    return table(head, rows) + origin("pbt_hockey", content["machine"])

@@ -69,6 +69,17 @@ GPU_PARTS = {
     "standard": ("best.hours_for_500_trials",),
     "large": ("share_of_peak", "split.env", "curves.fp32.0"),
 }
+TINY_POPULATION = """
+name = "tiny"
+version = 1
+[shape]
+net_width = { value = 8 }
+net_depth = { value = 1 }
+minibatch = { value = 32 }
+epochs = { value = 1 }
+[ppo]
+learning_rate = { low = 1e-3, high = 1e-1, log = true }
+"""
 CASES = [
     Case(
         "ask_time",
@@ -240,6 +251,12 @@ CASES = [
         {"process_vec.UNEVEN_ENVS": 4, "process_vec.UNEVEN_WORKERS": 2},
         extra=True,
     ),
+    Case(
+        "async_envs",
+        THREAD + "--envs 2 --rounds 1 --rollouts 1",
+        ("machine.processor", "kinds.even.ratio.as ready", "kinds.some slow.ratio.twice as many"),
+        {"async_envs.HORIZON": 4, "async_envs.QUICK": 1e-4, "async_envs.SLOW": 1e-3},
+    ),
     Case("peak", THREAD + "--seconds 0.01", ("machine.processor", "gflops.torch"), TINY_PEAK),
     Case(
         "pufferlib_sizes",
@@ -252,6 +269,15 @@ CASES = [
         QUICK + "--members 2 --num-envs 8 --horizon 8 --epochs 1 --widths 64 --minibatches 64",
         ("machine.processor", "setup.lookback", "results.0.share_of_peak", "results.0.split.env"),
         TINY_PEAK,
+    ),
+    Case(
+        "pbt_hockey",
+        "--trials 4 --steps 128 --rungs 2 --envs 2 --episodes 2 --games 2",
+        (
+            *("machine.processor", "seeds.0.pbt.values.3", "seeds.0.pbt.shares.population"),
+            *("seeds.0.random.selected", "seeds.0.points.pbt.random"),
+        ),
+        {"pbt_hockey.SPACE": TINY_POPULATION},
     ),
     Case(
         "search_vs_sb3",

@@ -270,6 +270,10 @@ class BucketBrigade(BatchedGame):
         by_seat = tensor.flatten(0, 1)
         return by_seat[self._seat_of] if self.rematches else by_seat
 
+    def by_game(self, rows: Tensor) -> Tensor:
+        """See `GameEnv.by_game`: by the seats that rows have at present."""
+        return super().by_game(rows[self._row_of] if self.rematches else rows)
+
     def of_game(self, tensor: Tensor) -> Tensor:
         """See `BatchedGame.of_game`."""
         return tensor.index_select(0, self._game_of)
@@ -365,9 +369,9 @@ class BucketBrigade(BatchedGame):
         The state of members that play together is exact once all of them are restored, in the same
         order, in any group.
         """
+        super().set_member(member, state)
         if "scenarios" in state:
             self._configure_games(member, state["scenarios"])
-        super().set_member(member, state)
         group, place = divmod(member, self.together)
         seats = state["seats"].to(self.device) + self._rows(member - place).start
         self._deal(self._rows(member), seats)

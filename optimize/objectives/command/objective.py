@@ -39,7 +39,8 @@ class CommandObjective(Objective[CommandSpec]):
 
     settings = CommandSettings
     without_effect = frozenset(
-        {"algo", "n_envs", "horizon", "slots", "gpu", "threads", "precision", "demo", "smoke"}
+        {"algo", "evaluate_every", "n_envs", "horizon", "slots"}
+        | {"gpu", "threads", "precision", "demo", "smoke"}
     )
     title = "commands"
     objectives = ("value",)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sweepd.agents.policy.frozen import FrozenPolicy
+from sweepd.envs.core.env_spec import EnvSpec
+from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.games.curriculum import (
     BUNDLE,
     BUNDLE_DIGITS,
+    EITHER,
     Curriculum,
     Phase,
     check_opponents,
@@ -18,6 +22,7 @@ from sweepd.envs.games.curriculum import (
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.phase_files import parse_curriculum
+from sweepd.envs.games.reward_sums import check_zero_sum
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.validation import make_with
 from sweepd.optimize.study.record.specs import GameSpec
@@ -37,16 +42,46 @@ def check_curriculum(game: Game, curriculum: Curriculum, env: Mapping[str, Any])
         env: parameters of the study's games.
     """
     params = game.params(**env)
-    if not is_versus(game, params):
-        seats = game.seats(params)
-        found = "one seat" if seats == 1 else f"{seats} seats, or is not made from TensorGame"
-        raise InputError(
-            f"opponents and phases are for games of two seats made from TensorGame, and "
-            f"{game.name} has {found}; leave --opponents, --phases and [[phases]] out"
-        )
-    check_opponents(curriculum.opponents, tuple(game.scripted(params)), game.name)
+    if is_versus(game, params):
+        check_opponents(curriculum.opponents, tuple(game.scripted(params)), game.name)
+        if curriculum.has_league:
+            check_zero_sum(game, params, "--opponents league")
+    else:
+        if game.roles(params).names:
+            raise InputError(
+                "phases are for one policy, not several of --roles; leave --phases and [[phases]] out"
+            )
+        _check_without_opponents(game, curriculum, game.seats(params))
     for number, phase in enumerate(curriculum.phases, 1):
+        if phase.until is not None and phase.until.score is not None and is_versus(game, params):
+            raise InputError(
+                f"phase {number}: until: score is for games without opponents, and {game.name} has "
+                "opponents; use win_rate"
+            )
         phase_params(game, phase, number, env)
+
+
+def _check_without_opponents(game: Game, curriculum: Curriculum, seats: int) -> None:
+    """Raise InputError for what only phases of games of two seats have. seats: of the game."""
+    found = "one seat" if seats == 1 else f"{seats} seats, or is not made from TensorGame"
+    why = f"games of two seats made from TensorGame, and {game.name} has {found}"
+    for number, phase in enumerate(curriculum.phases, 1):
+        if phase.opponents:
+            raise InputError(
+                f"opponents are for {why}; leave --opponents, and opponents in [[phases]], out"
+            )
+        if phase.seat != EITHER:
+            raise InputError(f"phase {number}: seat is for {why}; leave it out")
+        if phase.until is not None and phase.until.opponent is not None:
+            raise InputError(
+                f"phase {number}: until: opponent and win_rate are for {why}; use games, or score, "
+                "a mean return"
+            )
+    if not any(phase.env for phase in curriculum.phases):
+        raise InputError(
+            f"no phase of {game.name} changes a parameter of the game (env), so phases have no "
+            "effect; leave --phases and [[phases]] out"
+        )
 
 
 def phase_params(game: Game, phase: Phase, number: int, env: Mapping[str, Any]) -> Any:
@@ -61,10 +96,42 @@ def phase_params(game: Game, phase: Phase, number: int, env: Mapping[str, Any]) 
     Raises:
         InputError: a parameter of the phase is unknown, or its value is not valid.
     """
+    if WRAPPERS in phase.env:
+        raise InputError(
+            f"phase {number}: env: all phases have the same wrappers; give them by --wrapper"
+        )
     try:
         return make_with(game.params, {**env, **phase.env}, game.name)
     except InputError as error:
         raise InputError(f"phase {number}: env: {error}") from None
+
+
+def check_spaces(game: Game, params: Any, changed: Any) -> None:
+    """Raise InputError where a phase changes what a network's shape depends on.
+
+    Args:
+        game: the game.
+        params: the parameters of the study's game.
+        changed: those of the phase.
+    """
+    if params == changed:
+        return
+    before, after = (_spec_of(game, own) for own in (params, changed))
+    for name in (field.name for field in dataclasses.fields(EnvSpec)):
+        own, other = getattr(before, name), getattr(after, name)
+        if own != other:
+            raise InputError(
+                f"it changes {name} from {own} to {other}, and networks cannot change their shape "
+                "between phases"
+            )
+
+
+def _spec_of(game: Game, params: Any) -> EnvSpec:
+    if game.described is not None:
+        return game.described(params).spec
+    env = game.make([params], 1, together=1, device="cpu")
+    env.close()
+    return env.spec
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,12 +19,15 @@ from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.league_pictures import draw_duels
 from sweepd.agents.policy.members import Member
 from sweepd.agents.policy.ratings import write_ratings
+from sweepd.envs.core.rows import where_rows
+from sweepd.envs.core.seeds import derive_seed
 from sweepd.envs.core.vec_env import Legal
 from sweepd.envs.games.game import Game
 from sweepd.envs.games.pairings import Entrant, block_uniforms, play_pairs, scripted_entrants
 from sweepd.envs.games.play import EpisodeResults
 from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.intervals import Floats
 
 LEAGUE_DEALS = 24  # of every pair in a trial's league, each played in both seatings
 
@@ -36,16 +40,27 @@ class ActEntrant(Entrant):
         members: number of members.
         device: of the program.
         sampled: whether actions are drawn; then `act` is `sweepd.agents.engine.acting.Actors`.
+        slots: members for which `act` acts, the first of which play; None: all of them.
+        second: (members, pairs) bool, the pairs of each member in which it is the second player. Its
+            random numbers are others there, as the pair's first player may be one of the members.
 
     Attributes:
         finite: (members,) bool, whether all actions so far were finite numbers.
     """
 
     def __init__(
-        self, act: Act, members: int, device: torch.device, *, sampled: bool = False
+        self,
+        act: Act,
+        members: int,
+        device: torch.device,
+        *,
+        sampled: bool = False,
+        slots: int | None = None,
+        second: Tensor | None = None,
     ) -> None:
         self.names = tuple(f"member {index}" for index in range(members))
         self._act, self._sampled = act, sampled
+        self._slots, self._second = slots or members, second
         self.finite = torch.ones(members, dtype=torch.bool, device=device)
 
     def sit(self, env: TensorGame, block: int, seed: int) -> Act:
@@ -53,20 +68,34 @@ class ActEntrant(Entrant):
         members, begun = len(self.names), False
         # Blocks have the same numbers, so that a member's do not depend on its company.
         draw = block_uniforms(block, seed)
+        draw_second = block_uniforms(block, derive_seed(seed, "second"))
+
+        def uniforms(obs: Tensor) -> Tensor:
+            columns = cast(Any, self._act).uniforms
+            drawn = draw(obs, columns)
+            if self._second is None:
+                return drawn
+            second = self._second.flatten().repeat_interleave(block)
+            return where_rows(second, draw_second(obs, columns), drawn)
 
         def act(obs: Tensor, live: Tensor | None = None, legal: Legal | None = None) -> Tensor:
             nonlocal begun
+            rows = len(obs)
+            filled = partial(filled_up, rows=rows // members * self._slots)
+            obs = filled(obs)
             if not begun:
                 # Recurrent states may be left of an earlier evaluation.
                 everybody = torch.ones(len(obs), dtype=torch.bool, device=obs.device)
                 getattr(self._act, "done", lambda _: None)(everybody)
                 begun = True
-            given: dict[str, Any] = {} if legal is None else {"legal": legal}
+            given: dict[str, Any] = {}
+            if legal is not None:
+                given["legal"] = lambda chosen: filled(legal(chosen[:rows]), True)
             if live is not None:
-                given["live"] = live
+                given["live"] = filled(live)
             if self._sampled:
-                given["uniforms"] = draw(obs, cast(Any, self._act).uniforms)
-            actions = cast(Any, self._act)(obs, **given)
+                given["uniforms"] = filled(uniforms(obs[:rows]))
+            actions = cast(Any, self._act)(obs, **given)[:rows]
             if not env.if_discrete:
                 self.finite &= actions.isfinite().view(members, -1).all(1)
                 actions = actions.double().nan_to_num(0.0).clamp(-1.0, 1.0)
@@ -115,6 +144,71 @@ def judge_members(
     return EpisodeResults(
         np.where(finite[:, None], points, np.nan), found.lengths.reshape(members, -1)
     )
+
+
+def filled_up(tensor: Tensor, value: float = 0, *, rows: int) -> Tensor:
+    """Return a tensor with as many rows, the last of which are this value."""
+    if len(tensor) == rows:
+        return tensor
+    return torch.cat((tensor, tensor.new_full((rows - len(tensor), *tensor.shape[1:]), value)))
+
+
+def judge_population(
+    game: Game,
+    params: Any,
+    programs: Sequence[Act],
+    slots: int,
+    population: tuple[int, int],
+    games: int,
+    seed: int,
+    *,
+    device: torch.device,
+    ask: Callable[[], None],
+    sampled: bool = False,
+) -> Floats:
+    """Play every trial of a population against every other one, all of their games in one batch.
+
+    A member plays against the members of the same seed. Every pair plays the same deals in both
+    seatings, so that the mean over the population is exactly 0.5.
+
+    Args:
+        game: a game of two players.
+        params: its parameters.
+        programs: act for all members of all trials in order, `slots` members each.
+        slots: members per program.
+        population: number of trials, at least two, and members of each.
+        games: least number of games of a member.
+        seed: of all random numbers.
+        device: of the programs.
+        ask: called before every step; it may raise to stop.
+        sampled: whether the members draw their actions, see `ActEntrant`.
+
+    Returns:
+        (trials,) mean points.
+    """
+    trials, each = population
+    numbers = range(trials)
+    # Ordered so that the pairs of a member are ordered by the other trial: it is the second player
+    # in those with earlier trials.
+    pairs = [
+        (one * each + member, other * each + member)
+        for one in numbers
+        for other in numbers[one + 1 :]
+        for member in range(each)
+    ]
+    opposed = torch.arange(trials - 1)
+    second = torch.stack([opposed < trial for trial in numbers for _ in range(each)]).to(device)
+    entrants = [
+        ActEntrant(act, len(own), device, sampled=sampled, slots=slots, second=own)
+        for act, own in zip(programs, torch.split(second, slots), strict=True)
+    ]
+    deals = -(-games // (2 * (trials - 1)))
+    found = play_pairs(game, params, entrants, pairs, deals, seed, device=device, ask=ask)
+    points = found.points.mean((1, 2)).reshape(-1, each).mean(1)
+    table = np.zeros((trials, trials))
+    first, later = np.triu_indices(trials, 1)
+    table[first, later], table[later, first] = points, 1.0 - points
+    return np.asarray(table.sum(1) / (trials - 1))
 
 
 def opponent_metrics(names: Sequence[str], results: EpisodeResults) -> dict[str, float]:

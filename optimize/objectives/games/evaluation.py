@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,7 @@ class GameEvaluation(Evaluation):
             enough to enumerate.
         own_episodes: see `GameSpec`.
         score_range: see `GameSpec`.
+        roles: mean return of each role by its metric, in studies with roles.
         by_function: whether `value` and `scores` are those of an `EpisodeObjective`, not of returns.
     """
 
@@ -56,6 +57,7 @@ class GameEvaluation(Evaluation):
     own_episodes: bool = False
     score_range: tuple[float, float] | None = None
     by_function: bool = False
+    roles: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def games(self) -> Floats:
@@ -126,8 +128,8 @@ class GameEvaluation(Evaluation):
 
         mean return with its 95% interval; deviation and minimum of the return over all episodes;
         mean length of an episode (in games in turns, in decisions), and share of
-        the episodes that lasted as long as the limit allows; results against opponents; mean and
-        minimum over members of the NashConv.
+        the episodes that lasted as long as the limit allows; results against opponents; mean
+        returns of roles; mean and minimum over members of the NashConv.
         """
         returns, lengths, own = self.episodes.returns, self.episodes.lengths, self.return_interval
         bounds = {"mean_low": own.low, "mean_high": own.high} if own.known else {}
@@ -139,6 +141,7 @@ class GameEvaluation(Evaluation):
             "length": float(lengths.mean()),
             "at_limit": float((lengths >= self.limit).mean()),
             **opponent_metrics(self.opponents, self.episodes),
+            **self.roles,
             **self._exact_metrics(),
         }
 

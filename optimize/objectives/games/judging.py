@@ -15,7 +15,7 @@ from sweepd.envs.games.game import Game
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.plugins import Plugin, resolve
 
-RETURN, POINTS = "return", "points"  # built-in objectives
+RETURN, POINTS, TEAM = "return", "points", "team"  # built-in objectives
 Infos = Sequence[Mapping[str, Any]]  # of episodes: what their last step said in `info`
 
 
@@ -48,8 +48,14 @@ class EpisodeObjective:
 
 
 def objectives_of(game: Game) -> tuple[str, ...]:
-    """Return points (outcomes) for games of two players against each other, else the return."""
-    return (RETURN,) if game.versus is None else (POINTS,)
+    """Return the built-in objectives of a game, the default first.
+
+    Points (outcomes) of games of two players against each other, else the return; with roles, that
+    of the first role, or of all roles as a team.
+    """
+    if game.versus is not None:
+        return (POINTS,)
+    return (RETURN, TEAM) if game.foreign else (RETURN,)
 
 
 def game_objective(game: Game, name: str) -> EpisodeObjective | None:
@@ -58,7 +64,7 @@ def game_objective(game: Game, name: str) -> EpisodeObjective | None:
     Raises:
         InputError: it does not exist, or does not take returns, lengths and infos.
     """
-    if name in (RETURN, POINTS):
+    if name in (RETURN, POINTS, TEAM):
         return None
     if game.versus is not None:
         raise InputError(

@@ -13,6 +13,8 @@ import torch
 
 from sweepd.agents.algorithms.table import get_algorithm
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.external.roles import FLAG as ROLES_FLAG
+from sweepd.envs.external.roles import KEY as ROLES
 from sweepd.envs.external.wrappers import WRAPPERS as OWN_WRAPPERS
 from sweepd.envs.external.wrapping import KEY as WRAPPERS
 from sweepd.envs.external.wrapping import find_wrapper
@@ -20,7 +22,8 @@ from sweepd.envs.games.bucket_brigade.mixture import scenario_names
 from sweepd.envs.games.curriculum import NO_OPPONENTS, PAST, Curriculum, Phase
 from sweepd.envs.games.game import Game, is_population
 from sweepd.envs.games.pairings import SAMPLED, is_versus, scripted_entrants
-from sweepd.envs.games.registry import environment_plugin, get_game
+from sweepd.envs.games.registry import as_team, environment_plugin, get_game
+from sweepd.envs.games.reward_sums import reward_sums
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.plugins import Plugin
 from sweepd.optimize.objectives.games.curriculum import (
@@ -32,9 +35,10 @@ from sweepd.optimize.objectives.games.curriculum import (
 from sweepd.optimize.objectives.games.duels import opponent_metric_names
 from sweepd.optimize.objectives.games.evaluation import EXACT_NUMBERS, NUMBERS
 from sweepd.optimize.objectives.games.experiment import GameExperiment
-from sweepd.optimize.objectives.games.judging import game_objective, objectives_of
+from sweepd.optimize.objectives.games.judging import TEAM, game_objective, objectives_of
 from sweepd.optimize.objectives.games.pictures import draw_game
 from sweepd.optimize.objectives.games.pilot import measure_episodes
+from sweepd.optimize.objectives.games.roles import role_metric
 from sweepd.optimize.objectives.members.objective import MemberObjective, choose_slots
 from sweepd.optimize.objectives.objective import Say
 from sweepd.optimize.objectives.request import Request
@@ -96,14 +100,22 @@ class GameObjective(MemberObjective[GameSpec]):
                     f"{request.env} has none: leave it out"
                 )
             find_wrapper(text)
+        self._check_roles(request)
         if request.play == SAMPLED and not get_algorithm(request.algo).samples:
             raise InputError(
                 f"--play sampled is for --algo ppo; --algo {request.algo} is judged as it acts "
                 "after training: leave --play out"
             )
+        if request.async_envs:
+            self._check_async(request)
         if request.own_episodes and not self.one_player(request.env_params, request.algo):
             raise InputError(
                 "--own-episodes is for games of one player that are trained; leave it out"
+            )
+        if request.evaluate_every and not self.trains(request.algo):
+            raise InputError(
+                f"--evaluate-every {request.evaluate_every} is for policies that are trained, and "
+                f"--algo {request.algo} is evaluated once; leave it out"
             )
         scenario = request.env_params.get("scenario")
         names = [] if scenario is None else scenario_names(str(scenario))
@@ -111,10 +123,45 @@ class GameObjective(MemberObjective[GameSpec]):
             known = ", ".join(self.scenarios) or "none for this game"
             raise InputError(f"--scenario {unknown[0]!r} is not known; there are: {known}")
 
+    def _check_async(self, request: Request) -> None:
+        asked = f"--async-envs {request.async_envs} is for"
+        if self.game.make_ready is None:
+            raise InputError(
+                f"{asked} environments of others that are stepped one by one, such as gym:ID; all "
+                f"those of --env {request.env} are stepped together: leave it out"
+            )
+        if not get_algorithm(request.algo).supports.async_envs:
+            raise InputError(f"{asked} --algo ppo, not {request.algo}; leave it out")
+        if request.roles is not None:
+            raise InputError(f"{asked} one policy, not several of {ROLES_FLAG}; leave it out")
+
+    def _check_roles(self, request: Request) -> None:
+        """Raise InputError if --roles does not fit the environment, or the flags beside it."""
+        if request.roles is None:
+            if request.objective == TEAM:
+                raise InputError("--objective team is for studies with --roles; leave it out")
+            return
+        if self.game.foreign and self.game.versus is not None:
+            raise InputError(
+                f"--env {request.env} is a game of two players; for {ROLES_FLAG}, give --env "
+                f"{as_team(request.env)}, which has a row per agent"
+            )
+        if not self.game.foreign:
+            raise InputError(
+                f"{ROLES_FLAG} is for PettingZoo's environments (pettingzoo:MODULE or MODULE:NAME); "
+                f"--env {request.env} has none: leave it out"
+            )
+        self.game.roles(self.game.params(**request.env_params))  # raises InputError
+        if request.objective not in self.objectives:
+            raise InputError(
+                f"--objective {request.objective} is for policies that play alone; with "
+                f"{ROLES_FLAG}, it is {' or '.join(self.objectives)}"
+            )
+
     def number_names(self, request: Request) -> tuple[str, ...]:
         params = self.game.params(**request.env_params)
         if not is_versus(self.game, params):
-            return NUMBERS
+            return *NUMBERS, *map(role_metric, self.game.roles(params).names)
         players = [name for one in scripted_entrants(self.game, params) for name in one.names]
         return *NUMBERS, *opponent_metric_names(players), *EXACT_NUMBERS
 
@@ -139,7 +186,17 @@ class GameObjective(MemberObjective[GameSpec]):
             )
         if curriculum is None:
             return request
-        curriculum = dataclasses.replace(curriculum, **past)
+        if request.async_envs:
+            raise InputError(
+                f"--async-envs {request.async_envs} has environments that step by themselves, and "
+                "phases change and count all games of a member at once; leave one of them out"
+            )
+        if not self.trains(request.algo):
+            raise InputError(
+                f"opponents and phases are for policies that are trained, and --algo {request.algo} "
+                "is not; leave --opponents, --phases and [[phases]] out"
+            )
+        curriculum = self._seated(dataclasses.replace(curriculum, **past), request.env_params)
         check_curriculum(self.game, curriculum, request.env_params)
         if curriculum.together and request.seeds < 2:
             raise InputError("the opponent others needs at least --seeds 2: members of one trial")
@@ -154,13 +211,21 @@ class GameObjective(MemberObjective[GameSpec]):
         curriculum = dataclasses.replace(curriculum, bundles=hashes)
         return dataclasses.replace(request, curriculum=curriculum)
 
+    def _seated(self, curriculum: Curriculum, env_params: Mapping[str, Any]) -> Curriculum:
+        """Return a curriculum in which every phase of a game of two has opponents."""
+        versus = is_versus(self.game, self.game.params(**env_params))
+        return curriculum.against_self() if versus else curriculum
+
     def default_name(self, settings: StudySettings) -> str:
         parts = [settings.env, *([settings.scenario] if settings.scenario else [])]
         parts += [settings.algo] if settings.algo != "ppo" else []
         return re.sub(r"[^\w.+-]", "-", "-".join(parts))
 
     def members(self, request: Request) -> int:
-        return request.seeds
+        return request.seeds * max(1, len(self._roles(request.env_params)))
+
+    def _roles(self, env_params: Mapping[str, Any]) -> tuple[str, ...]:
+        return self.game.roles(self.game.params(**env_params)).names
 
     def reads_images(self, env_params: Mapping[str, Any]) -> bool:
         params = self.game.params(**env_params)
@@ -188,9 +253,10 @@ class GameObjective(MemberObjective[GameSpec]):
         return own
 
     def train_together(self, request: Request) -> bool:
-        if request.curriculum is not None:
-            return request.curriculum.together
-        return is_population(self.game, self.game.seats(self.game.params(**request.env_params)))
+        others = request.curriculum is not None and request.curriculum.together
+        params = self.game.params(**request.env_params)
+        roles = bool(self.game.roles(params).names)
+        return others or roles or is_population(self.game, self.game.seats(params))
 
     def env_unit(self, request: Request) -> int:
         return self.game.unit(self.game.params(**request.env_params))
@@ -210,6 +276,7 @@ class GameObjective(MemberObjective[GameSpec]):
             centred=True,
             running_scale=True,
             look_steps=request.look_steps,
+            async_envs=request.async_envs,
             play=request.play,
             curriculum={} if request.curriculum is None else request.curriculum.to_dict(),
             average=MEAN,
@@ -233,11 +300,25 @@ class GameObjective(MemberObjective[GameSpec]):
         device: torch.device,
         say: Say,
     ) -> tuple[GameSpec, list[str]]:
+        self._look_at_rewards(spec, say)
         experiment = GameExperiment(spec, device, say, request.load_bundle)
         # The range of scores and the score of a solved game are those of returns.
         scores = experiment.score_range if spec.objective in self.objectives else None
         spec = dataclasses.replace(spec, look_steps=experiment.look.steps, score_range=scores)
         return super().measured_spec(spec, request, space, bars, device, say)
+
+    def _look_at_rewards(self, spec: GameSpec, say: Say) -> None:
+        """Say whether a game of two of others is zero-sum; InputError if both share their rewards."""
+        params = self.game.params(**spec.env)
+        if not (self.game.foreign and is_versus(self.game, params)):
+            return
+        found = reward_sums(self.game, params)
+        if found.shared:
+            raise InputError(
+                f"--env {spec.environment}: {found}; --env {as_team(spec.environment)} trains them "
+                "as a team, whose return is the sum"
+            )
+        say(f"{spec.environment}: {found}")
 
     def piloted_spec(
         self, spec: GameSpec, request: Request, device: torch.device, say: Say
@@ -254,7 +335,8 @@ class GameObjective(MemberObjective[GameSpec]):
             "own_episodes": self.one_player(spec.env, spec.algorithm),
         }
         if seeds != spec.seeds:
-            changes["slots"] = choose_slots(seeds, device, together=True, trials=1)
+            members = seeds * max(1, len(self._roles(spec.env)))
+            changes["slots"] = choose_slots(members, device, together=True, trials=1)
         return changes
 
     def requested_fields(self, spec: GameSpec, request: Request) -> dict[str, Any]:
@@ -262,7 +344,7 @@ class GameObjective(MemberObjective[GameSpec]):
         if request.curriculum is not None:
             # Bundles as they were found: a champion may have changed since then.
             found = {"bundles": spec.curriculum["bundles"]} if "bundles" in spec.curriculum else {}
-            asked["curriculum"] = request.curriculum.to_dict() | found
+            asked["curriculum"] = self._seated(request.curriculum, spec.env).to_dict() | found
         elif "opponents" in request.given:
             asked["curriculum"] = {}
         own = {name: getattr(request, name) for name in PAST_FLAGS & request.given}
@@ -274,10 +356,11 @@ class GameObjective(MemberObjective[GameSpec]):
         params = (
             ("env-param", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
             for name, value in spec.env.items()
-            if name != WRAPPERS
+            if name not in (WRAPPERS, ROLES)
         )
         wrappers = (("wrapper", text) for text in spec.env.get(WRAPPERS, ()))
-        return [*params, *wrappers, *self._curriculum_flags(spec)]
+        roles = [("roles", spec.env[ROLES])] if ROLES in spec.env else []
+        return [*params, *wrappers, *roles, *self._curriculum_flags(spec)]
 
     def _curriculum_flags(self, spec: GameSpec) -> list[tuple[str, Any]]:
         curriculum = spec_curriculum(spec)

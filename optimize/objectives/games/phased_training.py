@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +12,19 @@ from sweepd.agents.networks.recurrence import state_size
 from sweepd.agents.policy.roster import Champion, Roster
 from sweepd.envs.core.game_env import GameEnv
 from sweepd.envs.games.curriculum import LEAGUE, LEARNERS, Curriculum
+from sweepd.envs.games.game import is_population
+from sweepd.envs.games.pairings import is_versus
 from sweepd.envs.games.registry import get_game
-from sweepd.envs.games.seating import VersusEnv
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.objectives.games.curriculum import LoadBundle, find_bundles, phase_params
-from sweepd.optimize.objectives.games.phased_opponents import PhasedOpponents
+from sweepd.optimize.objectives.games.curriculum import (
+    LoadBundle,
+    check_spaces,
+    find_bundles,
+    phase_params,
+)
+from sweepd.optimize.objectives.games.phases import Phases, begun_phases
 from sweepd.optimize.objectives.members.experiment import NO_SHAPE
+from sweepd.optimize.study.checkpoint import State
 from sweepd.optimize.study.record.specs import GameSpec
 
 
@@ -29,7 +36,7 @@ class LeaguePlayer(NamedTuple):
 
 
 class PhasedTraining:
-    """Makes environments in which members play against the opponents of a curriculum.
+    """Makes environments in which members go through the phases of a curriculum.
 
     Raises:
         InputError: a phase or an opponent fits neither the game nor the algorithm.
@@ -42,6 +49,7 @@ class PhasedTraining:
         env: GameEnv,
         device: torch.device,
         load_bundle: LoadBundle | None,
+        make: Callable[[int, int], GameEnv],
     ) -> None:
         """Load champions and check everything that depends on the environment.
 
@@ -51,11 +59,17 @@ class PhasedTraining:
             env: an environment of the study's game, without opponents.
             device: where training runs.
             load_bundle: see `Request`.
+            make: makes environments of the study's game without opponents, for a number of
+                members and of games per member.
         """
         self.spec, self.curriculum, self.device = spec, curriculum, device
         self.game, self.algorithm = get_game(spec.environment), get_algorithm(spec.algorithm)
         self._together = spec.seeds if curriculum.together else 1
-        self._spec = env.spec
+        self._spec, self._make = env.spec, make
+        params = self.game.params(**spec.env)
+        self.versus = is_versus(self.game, params)
+        shares = is_population(self.game, self.game.seats(params))
+        self._shared = spec.seeds if shares else 1
         found = find_bundles(curriculum, spec.environment, load_bundle)
         self._champions = {name: Champion(b.actor, b.sampled) for name, b in found.items()}
         self._check_params(env)
@@ -72,16 +86,21 @@ class PhasedTraining:
                 f"policies that read images, as in {spec.environment}, cannot be opponents "
                 f"({named}); choose scripted players or --opponents none"
             )
-        self._roster(self._together, 1, NO_SHAPE)  # checks that champions fit
+        if self.versus:
+            self._roster(self._together, 1, NO_SHAPE)  # checks that champions fit
 
     def _check_params(self, env: GameEnv) -> None:
         """Check that no phase changes what shapes depend on, such as the observations."""
+        own = self.game.params(**self.spec.env)
         for number, params in enumerate(self._params({}), 1):
             try:
-                env.configure_member(0, params)
+                if not self.game.external:  # made for a look, of which these are not
+                    env.configure_member(0, params)
+                check_spaces(self.game, own, params)
             except InputError as error:
                 raise InputError(f"phase {number}: env: {error}") from None
-        env.configure_member(0, self.game.params(**self.spec.env))
+        if not self.game.external:
+            env.configure_member(0, own)
 
     def meet(self, league: Mapping[str, LeaguePlayer]) -> None:
         """Set the players of the opponent `league` in environments made from now on.
@@ -96,30 +115,42 @@ class PhasedTraining:
         shares = {name: player.share for name, player in self._league.items()}
         return self.curriculum.with_league(shares)
 
-    def make(self, slots: int, num_envs: int, shape: Mapping[str, Any]) -> VersusEnv:
-        """Return an environment whose rows are games against opponents.
+    def make(self, slots: int, num_envs: int, shape: Mapping[str, Any]) -> GameEnv:
+        """Return an environment; in a game of two, its rows are games against opponents.
 
         Args:
             slots: members of the program.
             num_envs: games per member.
             shape: the program's shape parameters.
         """
-        params = self.game.params(**self.spec.env)
-        opponents = PhasedOpponents(self._roster(slots, num_envs, shape), self._resolved())
-        assert self.game.versus is not None  # `check_curriculum`
+        if not self.versus:
+            env = self._make(slots, num_envs)
+            Phases(env, self.curriculum, self._params({}), shared=self._shared)
+            return env
+        opponents = self._roster(slots, num_envs, shape)
+        assert self.game.versus is not None
         env = self.game.versus(
-            [params] * slots,
+            [self.game.params(**self.spec.env)] * slots,
             num_envs,
             together=self._together,
             device=self.device,
             opponents=opponents,
         )
-        opponents.attach(env, self._params({}))
+        Phases(env, self._resolved(), self._params({}), opponents=opponents)
         return env
 
-    def seat(self, env: VersusEnv, slot: int, env_params: Mapping[str, Any]) -> None:
-        """Begin with a new member in a slot. env_params: those of its trial."""
-        phased_opponents(env).seat(slot, self._params(env_params))
+    def seat(
+        self, env: GameEnv, slot: int, env_params: Mapping[str, Any], state: State | None
+    ) -> None:
+        """Put another member into a slot.
+
+        Args:
+            env: the environment.
+            slot: the slot.
+            env_params: parameters of the member's trial.
+            state: of the member, which is restored next; None: it begins.
+        """
+        phases_of(env).seat(slot, self._params(env_params), begun_phases(state))
 
     def _params(self, env: Mapping[str, Any]) -> list[Any]:
         """Return the game's parameters in each phase. env: those of a trial."""
@@ -154,7 +185,7 @@ class PhasedTraining:
         return state_size(shape.get("recurrent", ""), width)
 
 
-def phased_opponents(env: VersusEnv) -> PhasedOpponents:
-    """Return the opponents of an environment that `PhasedTraining` made."""
-    assert isinstance(env.opponents, PhasedOpponents)
-    return env.opponents
+def phases_of(env: GameEnv) -> Phases:
+    """Return the phases of an environment that `PhasedTraining` made."""
+    assert isinstance(env.follower, Phases)
+    return env.follower

@@ -27,6 +27,7 @@ from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.artifacts import write_trial
 from sweepd.optimize.objectives.members.experiment import NO_SHAPE, Experiment
 from sweepd.optimize.objectives.run import Evaluation
+from sweepd.optimize.study.checkpoint import State
 from sweepd.optimize.study.record.spans import study_splits
 from sweepd.optimize.study.record.specs import CryptoSpec
 from sweepd.optimize.study.record.trials import TrialRecord
@@ -130,7 +131,14 @@ class CryptoExperiment(Experiment):
         env.reset([0] * slots)  # empty slots need valid numbers too
         return env
 
-    def seat(self, env: CryptoEnv, slot: int, member: int, settings: Settings) -> None:
+    def seat(
+        self,
+        env: CryptoEnv,
+        slot: int,
+        member: int,
+        settings: Settings,
+        state: State | None = None,  # noqa: ARG002
+    ) -> None:
         env.configure_member(slot, self.env_params(settings), self.folds[member].train)
 
     # -- evaluation

@@ -24,6 +24,7 @@ from sweepd.envs.core.vec_env import VecEnv
 from sweepd.optimize.objectives.run import Evaluation
 from sweepd.optimize.study.checkpoint import State
 from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.sampling.evolution import Fitness
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
 
@@ -48,10 +49,15 @@ class Experiment(ABC):
         device: where training runs.
         together: number of members that share environments, and so must be in one program.
         unit: number of environments that can only be created together; divides num_envs.
+        envs_per_row: environments of a member for each of its `num_envs`; more than one where those
+            that are ready first go on first.
+        compares: whether the copies of a population follow `fitness`, not the values alone.
     """
 
     together: int = 1
     unit: int = 1
+    envs_per_row: int = 1
+    compares: bool = False
 
     def __init__(self, spec: StudySpec, device: torch.device) -> None:
         self.spec, self.device = spec, device
@@ -101,12 +107,26 @@ class Experiment(ABC):
         """
 
     @abstractmethod
-    def seat(self, env: Any, slot: int, member: int, settings: Settings) -> None:
-        """Assign a slot of a training environment to a member of a trial."""
+    def seat(
+        self, env: Any, slot: int, member: int, settings: Settings, state: State | None = None
+    ) -> None:
+        """Assign a slot of a training environment to a member of a trial.
+
+        Args:
+            env: the environment.
+            slot: the slot.
+            member: of the trial.
+            settings: of the trial.
+            state: of the member in its environment, which is restored next; None: it begins.
+        """
 
     def league(self, handle: StudyHandle, say: Callable[[str], None]) -> League | None:  # noqa: ARG002
         """Return the league that opponents come from; None without one."""
         return None
+
+    def repeat(self, env: Any, slot: int, record: Any) -> None:
+        """Have a member of a training environment repeat what a trial recorded (`read_record`)."""
+        raise NotImplementedError(f"the trials of {self.spec.environment} record nothing to repeat")
 
     def take_changes(self, env: Any) -> list[tuple[int, str]]:  # noqa: ARG002
         """Return (slot, text) of what changed for members since the last call, for the log."""
@@ -146,7 +166,7 @@ class Experiment(ABC):
 
         Args:
             settings: settings of each trial.
-            rungs: the rung (1 …) that each trial has been trained to.
+            rungs: the rung (1 …) that each trial has been trained to, or the next one.
             programs: act for all members of all trials in order, `slots` members each; the last
                 program is filled up with dummies. The first program is repeated until there are
                 as many as a full batch needs, since rounding must not depend on the number of
@@ -157,6 +177,40 @@ class Experiment(ABC):
         Returns:
             One evaluation per trial, None if its numbers are not finite.
         """
+
+    def inherit(self, own: State, source: State) -> State:  # noqa: ARG002
+        """Return the environment's state of a member that goes on with another one's weights.
+
+        It is its own, except for what the training of the weights depends on.
+
+        Args:
+            own: the state, as `VecEnv.get_member` returns it.
+            source: that of the other member.
+        """
+        return own
+
+    def fitness(
+        self,
+        evaluations: Sequence[Any],
+        rung: int,
+        programs: Sequence[Act],
+        slots: int,
+        ask: Callable[[], None],
+    ) -> list[Fitness]:
+        """Compare the members of a population with each other, where `compares` is set.
+
+        Args:
+            evaluations: of its trials, which are at least two.
+            rung: the rung (1 …) that all of them have reached.
+            programs: act for all members of all trials in order, `slots` members each; the last one
+                is filled up with dummies.
+            slots: members per program.
+            ask: see `evaluate`.
+
+        Returns:
+            One fitness per trial.
+        """
+        raise NotImplementedError
 
     def with_exact(
         self,
@@ -178,3 +232,16 @@ class Experiment(ABC):
     @abstractmethod
     def write(self, folder: Path, evaluation: Any) -> None:
         """Write the files of a complete trial, see `Run.write`, except its members' weights."""
+
+    def write_record(self, folder: Path, states: Sequence[State | None]) -> None:  # noqa: ARG002
+        """Write what a trial needs to be repeated besides its parameters and seed, if anything.
+
+        Args:
+            folder: of the trial.
+            states: of the members' environments, as `VecEnv.get_member` returns them.
+        """
+        return
+
+    def read_record(self, folder: Path) -> list[Any]:  # noqa: ARG002
+        """Return what `write_record` wrote, one entry per member; [] if trials need nothing."""
+        return []

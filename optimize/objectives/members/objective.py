@@ -16,12 +16,14 @@ from sweepd.agents.networks.precision import set_precision
 from sweepd.agents.networks.shape import FEWEST_SLOTS
 from sweepd.envs.core.sizing import cpu_count
 from sweepd.envs.crypto.data.bars import Bars
+from sweepd.envs.support.errors import InputError
 from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.objectives.members.experiment import Experiment
 from sweepd.optimize.objectives.members.measure import Bench, measure_num_envs, measure_threads
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.objectives.objective import Objective, Say, Spec
 from sweepd.optimize.objectives.request import Request
+from sweepd.optimize.objectives.run import evaluated_from
 from sweepd.optimize.study.fit import fewest_envs, multiple
 from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.study.space.search_space import SearchSpace, Settings
@@ -73,6 +75,12 @@ class MemberObjective(Objective[Spec]):
     def open(
         self, spec: Spec, bars: Bars | None, device: torch.device, say: Say, request: Request
     ) -> Trainer:
+        every = request.evaluate_every
+        if every and evaluated_from(1, every, spec.transitions) >= spec.rollouts:
+            raise InputError(
+                f"--evaluate-every {every}: a trial of {spec.budget:,} steps ends before the first of "
+                "these evaluations; give a smaller number, or leave it out"
+            )
         return Trainer(self.make_experiment(spec, bars, device, say, request.load_bundle))
 
     def measured_spec(

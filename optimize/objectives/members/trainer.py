@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -33,11 +34,20 @@ from sweepd.optimize.objectives.artifacts import scored_file
 from sweepd.optimize.objectives.members.chunks import Chunks
 from sweepd.optimize.objectives.members.experiment import Experiment, League
 from sweepd.optimize.objectives.members.measure import make_chunks
-from sweepd.optimize.objectives.members.weights import check_start, initial_actors
+from sweepd.optimize.objectives.members.weights import check_start, forked_state, initial_actors
 from sweepd.optimize.objectives.pace import CheckpointPace
-from sweepd.optimize.objectives.run import Evaluation, Interrupted, Run, Training, WorkerHooks
+from sweepd.optimize.objectives.run import (
+    Evaluation,
+    Interrupted,
+    Run,
+    Training,
+    WorkerHooks,
+    evaluated_from,
+    recorded_evaluations,
+)
 from sweepd.optimize.study.checkpoint import Checkpoint, MemberState, State
 from sweepd.optimize.study.record.trials import RecordedFile, TrialRecord
+from sweepd.optimize.study.sampling.evolution import Fitness
 from sweepd.optimize.study.space.search_space import Settings
 from sweepd.optimize.study.study import Plan, StudyHandle
 
@@ -54,11 +64,14 @@ class MemberTraining(Training):
             the usual initialization.
         curves: by rollout, one row of the algorithm's curves per member, since they were last
             taken.
+        repeats: what its members repeat (`Experiment.read_record`), one entry each; empty for the
+            usual training.
     """
 
     members: list[MemberState] = field(default_factory=list)
     initial: list[Member] = field(default_factory=list)
     curves: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
+    repeats: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +112,8 @@ class Trainer(Run[MemberTraining]):
         self._batch_shape: Mapping[str, int] = {}
         self._in_training: Sequence[MemberTraining] = ()
         self._counted = 0.0  # when seconds were last added to the trials
+        # What the program's first slots hold while training pauses for an evaluation beside rungs.
+        self._loaded: list[MemberState] = []
 
     def attach(self, handle: StudyHandle, hooks: WorkerHooks) -> None:
         self._handle, self.hooks, self._pace = handle, hooks, hooks.pace or CheckpointPace()
@@ -106,21 +121,23 @@ class Trainer(Run[MemberTraining]):
         self._chunks = make_chunks(self.experiment, hooks.say, hooks.alive)
 
     def describe(self) -> list[str]:
-        spec = self.spec
+        spec, more = self.spec, self.experiment.envs_per_row
+        envs = counted(spec.num_envs * more, "environment")
+        # Of more environments, each makes only a part of the steps.
+        steps = f"{envs} x {spec.horizon} steps" + (f" / {more}" if more > 1 else "")
         return [
             *self.experiment.describe(),
             f"budget: {spec.budget:,} steps per {spec.member} in {spec.rungs} rungs; "
-            f"{counted(spec.num_envs, 'environment')} x {spec.horizon} steps = "
-            f"{spec.transitions:,} per rollout, {counted(spec.rollouts, 'rollout')}",
+            f"{steps} = {spec.transitions:,} per rollout, {counted(spec.rollouts, 'rollout')}",
             f"batch: {counted(spec.trials_per_batch, 'trial')}, {spec.slots} members per program, "
             f"on {self.device} with {counted(spec.threads, 'thread')}",
         ]
 
     def placement(self) -> str:
-        spec = self.spec
+        slots, envs = self.spec.slots, self.spec.num_envs * self.experiment.envs_per_row
         return (
-            f"Using Vectorized Environments: {spec.num_envs * spec.slots} parallel envs "
-            f"({spec.num_envs} per member x {spec.slots} members per program)"
+            f"Using Vectorized Environments: {envs * slots} parallel envs "
+            f"({envs} per member x {slots} members per program)"
         )
 
     # -- a batch
@@ -138,6 +155,8 @@ class Trainer(Run[MemberTraining]):
         if self._handle is not None:
             for state in states:
                 state.initial = initial_actors(self._handle, self.actors_of, state.plan)
+                if (forked := forked_state(self._handle)) is not None:
+                    self.resume(state, forked)
         return states
 
     def start(self, plan: Plan) -> MemberTraining:
@@ -146,6 +165,7 @@ class Trainer(Run[MemberTraining]):
 
     def release(self) -> None:
         self._env = self._learner = None
+        self._loaded = []
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -162,7 +182,10 @@ class Trainer(Run[MemberTraining]):
             assert own.learner is not None
             assert other.learner is not None
             inherited = learner.inherit(own.learner, other.learner, params)
-            members.append(MemberState(inherited, own.env, own.rollouts))
+            assert own.env is not None
+            assert other.env is not None
+            env = self.experiment.inherit(own.env, other.env)
+            members.append(MemberState(inherited, env, own.rollouts))
         state.plan, state.members = replace(state.plan, settings=settings), members
 
     # -- what is kept
@@ -172,12 +195,17 @@ class Trainer(Run[MemberTraining]):
         # a copy of the list is enough; rows are appended to the curves.
         curves = {rollout: list(rows) for rollout, rows in state.curves.items()}
         return Checkpoint(
-            list(state.members), state.kept_rung, state.seconds, state.plan.note, curves
+            list(state.members),
+            state.kept_rung,
+            state.seconds,
+            state.plan.note,
+            curves,
+            dict(state.evaluations),
         )
 
     def resume(self, state: MemberTraining, checkpoint: Checkpoint) -> None:
         state.members, state.rung = checkpoint.members, checkpoint.rung
-        state.seconds = checkpoint.seconds
+        state.seconds, state.evaluations = checkpoint.seconds, dict(checkpoint.evaluations)
         state.curves.clear()
         state.curves.update(checkpoint.curves)
 
@@ -199,20 +227,26 @@ class Trainer(Run[MemberTraining]):
             shape=settings.shape,
             num_envs=self.spec.num_envs,
             phases=self.experiment.phases_begun([member.env for member in state.members]),
+            evaluations=recorded_evaluations(state, self.spec),
         )
+
+    def write_weights(self, state: MemberTraining, path: Path) -> None:
+        """Write the actors of a trial's members."""
+        if self.experiment.algorithm.frozen:
+            save_members(path, self.actors(state))
+            return
+        own = self._of_each(
+            state.plan,
+            [member.learner for member in state.members],
+            lambda learner: learner.export_member(0)[0],
+        )
+        write_atomic(path, save_tensors(numbered(own)))
 
     def write(self, state: MemberTraining, folder: Path, evaluation: Any) -> RecordedFile:
         weights = folder / "members.safetensors"
-        if self.experiment.algorithm.frozen:
-            save_members(weights, self.actors(state))
-        else:
-            own = self._of_each(
-                state.plan,
-                [member.learner for member in state.members],
-                lambda learner: learner.export_member(0)[0],
-            )
-            write_atomic(weights, save_tensors(numbered(own)))
+        self.write_weights(state, weights)
         self.experiment.write(folder, evaluation)
+        self.experiment.write_record(folder, [member.env for member in state.members])
         return scored_file(weights)
 
     @property
@@ -233,6 +267,8 @@ class Trainer(Run[MemberTraining]):
         """Train every member of these trials to the end of its trial's next rung.
 
         Sets `fault` of diverged trials. If the device runs out of memory, programs get fewer slots.
+        On the way, trials are evaluated where `WorkerHooks.evaluate_every` says so. This changes
+        nothing else: a program that holds all of them goes on as it is.
 
         Raises:
             Interrupted: `stop` returned True at most one rollout ago.
@@ -242,30 +278,62 @@ class Trainer(Run[MemberTraining]):
         self._counted = began
         self._in_training = trainings
         try:
-            while left := self._rollouts_left(trainings):
-                # Members with equally many rollouts left share a program, which then stays full.
-                most, *fewer = sorted(set(left.values()), reverse=True)
-                group = [seat for seat in left if left[seat] == most][: self.slots]
-                # A program that is not full trains until other members have as many rollouts left.
-                rollouts = most - fewer[0] if fewer and len(group) < self.slots else most
-                try:
-                    self._train(group, rollouts)
-                except (RuntimeError, MemoryError) as error:
-                    if not out_of_memory(error):
-                        raise
-                    self._smaller(error)
+            self._train_to_stops(trainings)
+            while due := self._due_beside(trainings):
+                self._count_seconds()
+                paused = time.monotonic()
+                self._evaluate_beside(due)
+                self._counted = time.monotonic()
+                began += self._counted - paused
+                self._train_to_stops(trainings)
         finally:
+            self._loaded = []
             self._count_seconds()
             self.seconds += time.monotonic() - began
+
+    def _train_to_stops(self, trainings: Sequence[MemberTraining]) -> None:
+        """Train every member to its trial's next stop."""
+        while left := self._rollouts_left(trainings):
+            # Members with equally many rollouts left share a program, which then stays full.
+            most, *fewer = sorted(set(left.values()), reverse=True)
+            group = [seat for seat in left if left[seat] == most][: self.slots]
+            # A program that is not full trains until other members have as many rollouts left.
+            rollouts = most - fewer[0] if fewer and len(group) < self.slots else most
+            try:
+                self._train(group, rollouts)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                self._smaller(error)
+
+    def _stop(self, training: MemberTraining) -> int:
+        """Return the rollout at which a trial stops next: at its rung, or for an evaluation."""
+        end, every = self.spec.rung_end(training.rung + 1), self.hooks.evaluate_every
+        if not every:
+            return end
+        # After the rung's own evaluation, and not behind a member that is ahead.
+        most = max(self.spec.rung_end(training.rung) + 1, *(m.rollouts for m in training.members))
+        due = evaluated_from(most, every, self.spec.transitions)
+        if due in training.evaluations:
+            due = evaluated_from(due + 1, every, self.spec.transitions)
+        return min(due, end)
+
+    def _due_beside(self, trainings: Sequence[MemberTraining]) -> list[MemberTraining]:
+        """Return the trials that have stopped before their rungs."""
+        return [
+            training
+            for training in trainings
+            if not training.fault and self._stop(training) < self.spec.rung_end(training.rung + 1)
+        ]
 
     def steps_left(self, state: MemberTraining) -> int:
         end = self.spec.rung_end(state.rung + 1)
         return sum(end - member.rollouts for member in state.members) * self.spec.transitions
 
     def _rollouts_left(self, trainings: Sequence[MemberTraining]) -> dict[_Seat, int]:
-        """Return the rollouts to the next rung of each member that has any left."""
+        """Return the rollouts to its trial's next stop of each member that has any left."""
         left = {
-            seat: self.spec.rung_end(seat.training.rung + 1) - seat.state.rollouts
+            seat: self._stop(seat.training) - seat.state.rollouts
             for seat in self._seats(trainings)
             if not seat.training.fault
         }
@@ -308,11 +376,17 @@ class Trainer(Run[MemberTraining]):
 
     def _load(self, group: Sequence[_Seat]) -> tuple[Any, Program]:
         """Load members into slots 0, 1, …, initialize new ones, and empty the other slots."""
+        states = [seat.state for seat in group]
+        if len(states) == len(self._loaded) and all(map(operator.is_, states, self._loaded)):
+            return self._env, cast(Program, self._learner)
+        self._loaded = []
         env, learner = self.program(group[0].training)
         fresh = []
         for slot, seat in enumerate(group):
             plan, state = seat.training.plan, seat.state
-            self.experiment.seat(env, slot, seat.member, plan.settings)
+            self.experiment.seat(env, slot, seat.member, plan.settings, state.env)
+            if seat.training.repeats:
+                self.experiment.repeat(env, slot, seat.training.repeats[seat.member])
             if state.learner is not None and state.env is not None:
                 env.set_member(slot, state.env)
                 learner.set_member(slot, state.learner)
@@ -376,6 +450,7 @@ class Trainer(Run[MemberTraining]):
 
         learner.train(env, rollouts, on_rollout)
         take()
+        self._loaded = [seat.state for seat in group]
         for slot, (seat, diverged) in enumerate(zip(group, learner.diverged, strict=False)):
             training = seat.training
             if diverged and not training.fault:
@@ -414,18 +489,7 @@ class Trainer(Run[MemberTraining]):
         Raises:
             Interrupted: `stop` returned True.
         """
-        if not trainings:
-            return []
-        try:
-            evaluations = self._evaluate(trainings)
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            if len(trainings) == 1:  # the evaluation cannot be split further, but programs can
-                self._smaller(error)
-                return self.evaluate(trainings)
-            half = self._together = len(trainings) // 2
-            return [*self.evaluate(trainings[:half]), *self.evaluate(trainings[half:])]
+        evaluations = self._evaluate_within_memory(trainings)
         for training, evaluation in zip(trainings, evaluations, strict=True):
             if evaluation is None:
                 training.fault = (
@@ -433,25 +497,76 @@ class Trainer(Run[MemberTraining]):
                 )
         return evaluations
 
-    def _evaluate(self, trainings: Sequence[MemberTraining]) -> list[Evaluation | None]:
-        seats = self._seats(trainings)
+    def _evaluate_beside(self, trainings: Sequence[MemberTraining]) -> None:
+        """Evaluate trials as at their next rungs, all members in one batch, and tell the worker."""
+        evaluations = self._evaluate_within_memory(trainings, beside=True)
+        for training, evaluation in zip(trainings, evaluations, strict=True):
+            value = None if evaluation is None else evaluation.value
+            training.evaluations[training.members[0].rollouts] = value
+        self.hooks.evaluated(trainings)
+
+    def _evaluate_within_memory(
+        self, trainings: Sequence[MemberTraining], *, beside: bool = False
+    ) -> list[Evaluation | None]:
+        """Evaluate trials, half of them at a time where memory runs out."""
+        if not trainings:
+            return []
+        try:
+            return self._evaluate(trainings, beside=beside)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(trainings) == 1:  # the evaluation cannot be split further, but programs can
+                self._smaller(error)
+                return self._evaluate_within_memory(trainings, beside=beside)
+        half = self._together = len(trainings) // 2
+        halves = trainings[:half], trainings[half:]
+        return [e for part in halves for e in self._evaluate_within_memory(part, beside=beside)]
+
+    def _evaluate(
+        self, trainings: Sequence[MemberTraining], *, beside: bool
+    ) -> list[Evaluation | None]:
         # As many programs as a full batch needs: rounding must not depend on the number of trials.
         full = -(-max(self._together, len(trainings)) * self.experiment.members // self.slots)
-        programs: list[Act] = []
-        for start in range(0, len(seats), self.slots):
-            _, learner = self._load(seats[start : start + self.slots])
-            programs.append(learner.act_fn())
+        programs, learner = self._acts(trainings)
         programs += [programs[0]] * (full - len(programs))
         settings = [training.plan.settings for training in trainings]
         # A finished run that is evaluated once more has no rung left.
         rungs = [min(training.rung + 1, self.spec.rungs) for training in trainings]
         with learner.threads():
             evaluations = self.experiment.evaluate(settings, rungs, programs, self.slots, self._ask)
+        if beside:
+            return list(evaluations)
         return [
             evaluation
             and self.experiment.with_exact(evaluation, functools.partial(self.actors, training))
             for training, evaluation in zip(trainings, evaluations, strict=True)
         ]
+
+    def _acts(self, trainings: Sequence[MemberTraining]) -> tuple[list[Act], Program]:
+        """Return how the trials' members act, `slots` of them each, and the program they are of."""
+        seats = self._seats(trainings)
+        programs: list[Act] = []
+        for start in range(0, len(seats), self.slots):
+            _, learner = self._load(seats[start : start + self.slots])
+            programs.append(learner.act_fn())
+        return programs, learner
+
+    def fitness(self, reached: Sequence[tuple[MemberTraining, Any]]) -> list[Fitness] | None:
+        if len(reached) < 2 or not self.experiment.compares:
+            return None
+        trainings, evaluations = zip(*reached, strict=True)
+        try:
+            programs, learner = self._acts(trainings)
+            with learner.threads():
+                return self.experiment.fitness(
+                    evaluations, trainings[0].rung, programs, self.slots, self._ask
+                )
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            self._smaller(error)
+            return self.fitness(reached)
 
     def _ask(self) -> None:
         if self.hooks.stop():

@@ -1,4 +1,4 @@
-"""Weights of other networks from which those of a study start."""
+"""Weights and states of other trials from which those of a study start."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import torch
 from sweepd.agents.networks.spec import NetSpec
 from sweepd.agents.policy.members import Member, load_members
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.study.checkpoint import State, read_checkpoint
+from sweepd.optimize.study.checkpoint import Checkpoint, State, read_checkpoint
 from sweepd.optimize.study.study import Plan, StudyHandle
+
+FORKED = "forked.safetensors"  # in the folder of a fork: the state that its trial continues
 
 
 def weights_file(path: Path) -> dict[str, str]:
@@ -56,6 +58,22 @@ def initial_actors(
         return load_members(path)
     members = [member.learner for member in read_checkpoint(path).members]
     return actors_of(plan, [member for member in members if member is not None])
+
+
+def forked_state(handle: StudyHandle) -> Checkpoint | None:
+    """Return the state that the trial of a fork continues; None in other studies.
+
+    Raises:
+        InputError: its file is missing, or its bytes are not those that were recorded.
+    """
+    if handle.fork is None:
+        return None
+    try:
+        return read_checkpoint(handle.run_dir / FORKED, handle.fork["sha256"])
+    except InputError as error:
+        raise InputError(
+            f"{error}; the sweepd fork command that made study {handle.name} writes it again"
+        ) from None
 
 
 def check_start(actor: Member, wanted: NetSpec) -> None:

@@ -44,9 +44,10 @@ def curve(row: TrialRow, members: Mapping[int, Sequence[float]], spec: StudySpec
         spec: the study's spec.
 
     Returns:
-        `trial`, `state`, `value` (objective, None if not complete), `reason` and `points`, one per
+        `trial`, `state`, `value` (objective, None if not complete), `reason`, `points`, one per
         rung: `rung`, `steps` (per member), `value`, and `low`, `high`, `mean`, `deviation` and
-        `members` (scores) where those are recorded.
+        `members` (scores) where those are recorded, and `beside`, one per evaluation beside rungs:
+        `steps` and `value`.
     """
     points = []
     for rung, value in row.rungs.items():
@@ -71,6 +72,7 @@ def curve(row: TrialRow, members: Mapping[int, Sequence[float]], spec: StudySpec
         "value": row.value if row.judged else None,
         "reason": row.reason,
         "points": points,
+        "beside": [{"steps": steps, "value": value} for steps, value in row.evaluations],
     }
 
 
@@ -87,7 +89,8 @@ def member_curves(
     Returns:
         `lines`: one per member with a finite score, `trial`, `name` and `points`; `mean`: points.
         A point has `rung`, `steps` (per member) and `value`; the mean has also `members`, their
-        number at that rung.
+        number at that rung; `beside`: the evaluations beside rungs, per trial with some: `trial`
+        and `points`.
     """
     names = spec.member_names(
         max((len(scores) for own in members.values() for scores in own.values()), default=0)
@@ -115,6 +118,14 @@ def member_curves(
         "mean": [
             _point(spec, rung, float(np.mean(scores))) | {"members": len(scores)}
             for rung, scores in sorted(at_rung.items())
+        ],
+        "beside": [
+            {
+                "trial": row.number,
+                "points": [{"steps": steps, "value": value} for steps, value in row.evaluations],
+            }
+            for row in rows
+            if row.evaluations
         ],
     }
 

@@ -102,7 +102,7 @@ def fresh_runs(study: StudyReader, best: Configuration) -> Iterator[StudyReader]
         if not study_exists(study.storage, name):
             continue
         run = StudyReader(study.storage, name, study.runs_dir)
-        ours = (run.origin or {}).get("study") == study.name
+        ours = (run.origin or {}).get("study") == study.name and run.fork is None
         if ours and run.spec.budget == study.spec.budget:
             yield run
 

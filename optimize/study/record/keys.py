@@ -15,10 +15,13 @@ FOLDER_KEY = "sweepd:folder"  # of the study's files, see `sweepd.optimize.study
 FLAGS_KEY = "sweepd:flags"  # flags of the `sweepd train` command that created the study
 CREATED_KEY = "sweepd:created"  # time of creation, ISO 8601, UTC
 LEAGUE_REPORT = "league.json"  # in a study's folder: the league's players, points, equilibrium
-ORIGIN_KEY = "sweepd:origin"  # of a training run: the trial that it repeats, and its weights
+# Of a training run: the trial that it repeats, and its weights. Of a fork: the trial that it
+# continues, and from where.
+ORIGIN_KEY = "sweepd:origin"
 PRIOR_KEY = "sweepd:prior"  # earlier studies, and what the search learns from them
 _SOURCE = "sweepd:source:"  # before the random id of an earlier study, see `source_key`
 TOTAL_KEY = "sweepd:total"  # number of finished trials that the last worker was asked for
+EVALUATE_KEY = "sweepd:evaluate_every"  # `--evaluate-every` of the last worker, where it was used
 PAUSE_KEY = "sweepd:paused"  # present while the study is paused
 ACTIONS_KEY = "sweepd:actions"  # what users did to the study, see `log_action`
 # Trial attributes that are written on their own; all others are fields of `TrialRecord`.
@@ -72,6 +75,14 @@ def rung_scores(attributes: Mapping[str, Any], rung: int) -> list[float]:
 def rung_key(rung: int) -> str:
     """Return the attribute of a trial's scores at a rung."""
     return f"{PREFIX}rung_{rung}_scores"
+
+
+def fitness_key(rung: int) -> str:
+    """Return the attribute of the fitness of a member of a population at a rung.
+
+    It is `sweepd.optimize.study.sampling.evolution.Fitness` as JSON, in games of two seats.
+    """
+    return f"{PREFIX}rung_{rung}_fitness"
 
 
 def blocks_key(rung: int) -> str:

@@ -46,7 +46,8 @@ class StudyReader:
         runs_dir: folder that --runs-dir must name to find `run_dir`; None where the database
             suffices.
         flags: flags of the command that created it.
-        origin: of a training run: the trial that it repeats; None otherwise.
+        origin: of a training run: the trial that it repeats; of a fork: the trial that it continues;
+            None otherwise.
         prior: what it learns from earlier studies; None without.
         chosen_from: number of finished trials of other studies that its parameters depend on.
         rows: its trials, reduced to what plots and tables need.
@@ -81,6 +82,24 @@ class StudyReader:
         self.returns = TrialReturns()
         self.rows = TrialRows(storage, self.study_id)
         self._configurations: tuple[list[TrialRow], list[Configuration]] | None = None
+
+    @property
+    def fork(self) -> dict[str, Any] | None:
+        """What a fork continues, see `sweepd.optimize.worker.fork`; None of other studies."""
+        return (self.origin or {}).get("fork")
+
+    @property
+    def first_rung(self) -> int:
+        """The rung after which its trials begin: 0, and of a fork that of the trial."""
+        return 0 if self.fork is None else int(self.fork["rung"])
+
+    @property
+    def changes_with(self) -> str:
+        """What changes hyperparameters during the training of its trials; "" if nothing does."""
+        if self.fork is not None:
+            return "sweepd fork"
+        schedule = self.spec.evolves or (self.origin or {}).get("schedule")
+        return "--search pbt" if schedule else ""
 
     @functools.cached_property
     def study(self) -> optuna.Study:

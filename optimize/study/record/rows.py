@@ -40,7 +40,9 @@ FINISHED = ("COMPLETE", "PRUNED", "FAIL")
 # Every trial that a worker finished has at least one of them.
 _BLOCKS = BLOCKS_KEY.partition("%")[2]
 _KEYS = sa.or_(
-    trial_attributes.table.c.key.in_(record_keys("seed", "scores", "seconds", "reason", "members")),
+    trial_attributes.table.c.key.in_(
+        record_keys("seed", "scores", "seconds", "reason", "members", "evaluations")
+    ),
     trial_attributes.table.c.key.like(BLOCKS_KEY),
 )
 _CONSTRAINTS = trial_system_attributes.table.c.key.startswith(CONSTRAINT_PREFIX)
@@ -63,6 +65,8 @@ class TrialRow:
         params: sampled parameters; a range that is switched off is not among them.
         further: values of a complete trial after the first.
         violations: by the text of a constraint, see `Constraint.violation`.
+        evaluations: (environment steps per member, value) of the evaluations beside rungs whose
+            value is finite.
     """
 
     id: int
@@ -82,6 +86,7 @@ class TrialRow:
     distributions: Mapping[str, BaseDistribution] = field(default_factory=dict, repr=False)
     further: tuple[float, ...] = ()
     violations: Mapping[str, float] = field(default_factory=dict)
+    evaluations: tuple[tuple[int, float], ...] = ()
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -232,6 +237,11 @@ def _rows(session: Session, found: Sequence[Any]) -> Iterable[TrialRow]:
                 {name: kind for name, (_, kind) in params[trial_id].items()},
                 tuple(further),
                 recorded_violations(constraints[trial_id]),
+                tuple(
+                    (int(steps or 0), value)
+                    for steps, value in record.evaluations or ()
+                    if value is not None
+                ),
             )
 
 

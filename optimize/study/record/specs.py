@@ -340,16 +340,20 @@ class GameSpec(SeedSpec):
         solved: score from which the game counts as solved, if there is one.
         centred: how observations are scaled, see `random_play`: always True.
         running_scale: whether the scale follows the observations of each member's own training.
+        async_envs: K where environments are stepped as they are ready (`Shape.async_envs`): members
+            have K times `num_envs`. Above 1, timing decides how many steps each makes, which a trial
+            records. 0: all are stepped together.
         look_steps: steps per environment of the random play that determines the scaling.
         play: how members act in evaluations.
         curriculum: phases and opponents of the training, as `Curriculum.to_dict` returns them;
-            empty where every seat is played by the present policy.
+            empty where it has one phase, and every seat is played by the present policy.
     """
 
     episodes: int
     centred: bool
     running_scale: bool
     look_steps: int
+    async_envs: int = 0
     play: Play = "deterministic"
     curriculum: dict[str, Any] = dataclasses.field(default_factory=dict)
     score_range: tuple[float, float] | None = None

@@ -53,6 +53,8 @@ class TrialRecord:
         steps_per_second: environment steps per second of the worker.
         seconds: training time of the trial, all attempts together.
         phases: per member, the number of rollouts after which each of its phases began.
+        evaluations: the evaluations beside rungs (`--evaluate-every`): environment steps per member
+            and value, which is None where it was not finite. No search uses them.
         starts: of a program, per seed, the first step that each attempt to run it reported: after
             a kill, it went on from its own checkpoint, or started again.
     """
@@ -75,6 +77,7 @@ class TrialRecord:
     steps_per_second: float | None = None
     seconds: float | None = None
     phases: Sequence[Sequence[int]] | None = None
+    evaluations: Sequence[Sequence[float | None]] | None = None
     starts: Sequence[Sequence[int]] | None = None
 
     def to_attributes(self, spec: StudySpec) -> dict[str, Any]:

@@ -134,9 +134,9 @@ class ValuedSpec:
 
     @staticmethod
     def without_unused(described: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a spec without those that only several values or limits need."""
-        unused = [name for name in ("also", "constraints", "choose") if not described[name]]
-        return {name: value for name, value in described.items() if name not in unused}
+        """Return the fields of a spec without those that few studies need, where they are empty."""
+        rare = ("also", "constraints", "choose", "async_envs")
+        return {name: value for name, value in described.items() if value or name not in rare}
 
     @staticmethod
     def with_tuples(described: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.formatting import gpu_use
 from sweepd.optimize.study.database.gone import StudyGone
 from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.database.tables import workers
@@ -27,20 +28,22 @@ from sweepd.optimize.study.recovery import processes
 
 @dataclass(frozen=True)
 class GpuUse:
-    """Use of a GPU.
+    """Use of a GPU by all processes.
 
     Attributes:
-        share: share of the last sampling period in which a kernel ran, 0 to 1.
-        used: bytes of memory used by all processes.
+        share: share of the last sampling period in which a kernel ran, 0 to 1; None: not known.
+        used: bytes of memory in use.
         total: bytes of memory of the GPU.
+        power: power that the card draws in watts; None: not known.
     """
 
-    share: float
+    share: float | None
     used: int
     total: int
+    power: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.share:.0%} · {self.used / 2**30:.1f}/{self.total / 2**30:.1f} GiB"
+        return gpu_use(self.share, self.used, self.total, self.power)
 
 
 # Seconds without a heartbeat after which a worker counts as dead if its process cannot be checked.

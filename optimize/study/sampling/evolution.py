@@ -3,7 +3,7 @@
 After every rung but the last, the worst quarter of a population goes on with the weights of members
 of the best quarter, and with their hyperparameters changed a little (truncation selection and
 perturbation of Jaderberg et al., 2017, https://arxiv.org/abs/1711.09846). The decisions depend on
-the study's seed, the reported values and the recorded hyperparameters alone.
+the study's seed, the recorded values and fitness, and the recorded hyperparameters alone.
 """
 
 from __future__ import annotations
@@ -47,6 +47,32 @@ class Change:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Fitness:
+    """What copies follow in a game of two seats, in which a value shows a part of the strength.
+
+    Members that all lose to the scripted players, or all beat them, differ in games against each
+    other. Points in these games alone would reward any cycle of responses, in which the population
+    gets no stronger. So both count equally.
+
+    Attributes:
+        population: mean points of the member against the other members of its population.
+        anchors: mean points against the game's scripted players; None of a game without them.
+    """
+
+    population: float
+    anchors: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The mean of both, 0 to 1."""
+        return self.population if self.anchors is None else (self.population + self.anchors) / 2
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the fitness as JSON, with its value."""
+        return {"value": self.value, **asdict(self)}
+
+
 def changes_of(record: Sequence[Mapping[str, Any]] | None) -> list[Change]:
     """Return the changes that are recorded of a trial, by rung; none of other trials."""
     return [Change(int(c["rung"]), int(c["source"]), dict(c["params"])) for c in record or ()]
@@ -67,13 +93,14 @@ def decide(
 ) -> dict[int, Change]:
     """Return the changes of a population at a rung, by the number of the trial.
 
-    A trial whose value is not lower than that of its source keeps its weights.
+    A trial whose value is not lower than that of its source keeps its weights. In games of two
+    seats, the values are those of `Fitness`.
 
     Args:
         space: the search space.
         seed: of the study.
         rung: the rung that the trials have reported.
-        values: what they reported, by number.
+        values: what they are compared by, by number.
         params: the parameters with which they reached the rung, by number.
     """
     ranked = sorted(values, key=lambda number: (-values[number], number))

@@ -185,7 +185,8 @@ class CommonSettings:
         Setting(
             Panel.ENVIRONMENT,
             "crypto, cartpole, bucket-brigade, hockey, gym:ID (a Gymnasium environment, e.g. "
-            "gym:Pendulum-v1), vector:ID (a Gymnasium vector environment), pettingzoo:MODULE, or "
+            "gym:Pendulum-v1), vector:ID (a Gymnasium vector environment), pettingzoo:MODULE, "
+            "versus:MODULE (its two agents play against each other), or "
             "MODULE:NAME (your own game, or a function that returns a Gymnasium, PettingZoo or "
             "PufferLib environment): see docs/how_to/games.md; or command:WORDS, a program, with {NAME} for "
             "a parameter, or python:MODULE:NAME, a training function: see docs/how_to/command.md.",
@@ -225,6 +226,18 @@ class CommonSettings:
             in_space=True,
         ),
     ] = 4
+    evaluate_every: Annotated[
+        int,
+        Setting(
+            Panel.TRAINING,
+            "Environment steps per fold or seed after which a trial is evaluated beside rungs, at the "
+            "end of the rollout: more points of its learning curve, which change nothing else. 0: "
+            "never. An existing study keeps its number unless this flag is given.",
+            min=0,
+            least=0,
+            most=10**12,
+        ),
+    ] = 0
     n_envs: Annotated[
         int | None,
         Setting(
@@ -281,8 +294,8 @@ class CommonSettings:
         str,
         Setting(
             Panel.MACHINE,
-            "Precision of matrix products: fp32, tf32 (NVIDIA GPUs) or bf16 (CPUs with AMX). Fixed "
-            "when the study is created.",
+            "Precision of matrix products: fp32, tf32 (NVIDIA GPUs) or bf16 (GPUs, CPUs with AMX). "
+            "Fixed when the study is created.",
             fixes="precision",
         ),
     ] = "fp32"

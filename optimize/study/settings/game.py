@@ -40,6 +40,20 @@ class GameSettings(SeedSettings):
             fixes="own_episodes",
         ),
     ] = False
+    async_envs: Annotated[
+        int,
+        Setting(
+            Panel.ENVIRONMENT,
+            "Environments of others that are stepped one by one, with --algo ppo: those that are "
+            "ready first go on first. K: K times as many environments as --n-envs, whose steps in "
+            "each rollout are recorded; 1: with the same results as 0, in which all wait for the "
+            "slowest one in every step. See docs/how_to/async_envs.md.",
+            min=0,
+            fixes="async_envs",
+            least=0,
+            most=16,
+        ),
+    ] = 0
     look_steps: Annotated[
         int,
         Setting(
@@ -88,6 +102,15 @@ class GameSettings(SeedSettings):
             "--wrapper",
         ),
     ] = None
+    roles: Annotated[
+        str | None,
+        Setting(
+            Panel.ENVIRONMENT,
+            "PettingZoo environments: one policy per role, such as 'hunter=wolf_*;prey=hare_0'. "
+            "Default: one policy for all agents, trained for the sum of their rewards. See "
+            "docs/how_to/agents.md.",
+        ),
+    ] = None
     opponents: Annotated[
         str | None,
         Setting(
@@ -104,8 +127,8 @@ class GameSettings(SeedSettings):
         str | None,
         Setting(
             Panel.ENVIRONMENT,
-            "Tensor games of two seats: a TOML file with [[phases]] of the training, or a JSON "
-            "list of phases. A search space may contain them instead. See docs/how_to/opponents.md.",
+            "Games: a TOML file with [[phases]] of the training, or a JSON list of phases. A search "
+            "space may contain them instead. See docs/how_to/phases.md.",
         ),
     ] = None
     past_interval: Annotated[

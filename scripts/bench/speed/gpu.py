@@ -37,12 +37,9 @@ from __future__ import annotations
 
 import argparse
 import gc
-import logging
 import statistics
 import sys
 import time
-import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -50,12 +47,24 @@ from typing import Any, Self
 
 import torch
 
-from scripts.bench.harness import ROOT, benchmark_parser, load_results, print_machine, save_results
+from scripts.bench.harness import benchmark_parser, load_results, print_machine, save_results
 from scripts.bench.speed.gpu_envs import env_kernels, envs
-from scripts.bench.speed.gpu_programs import Cell, make_program, market_of, rate
-from scripts.bench.speed.peak import now, peaks
+from scripts.bench.speed.peak import peaks
 from scripts.bench.speed.roofline import operations, split
+from sweepd.agents.algorithms.acceptance import (
+    ALONE,
+    PROGRAMS,
+    SHOWN,
+    SLOTS,
+    SMALL,
+    compared,
+    differences,
+    messages,
+    trained,
+    waits_in_a_rollout,
+)
 from sweepd.agents.algorithms.ppo import PPO
+from sweepd.agents.algorithms.sample_programs import Cell, make_program, market_of, now, rate
 from sweepd.agents.networks.gpu_kernels import kernels_for
 from sweepd.agents.networks.precision import PRECISIONS, set_precision
 from sweepd.envs.core.gpu import numbers_on
@@ -63,12 +72,11 @@ from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.params import EnvParams
 from sweepd.envs.support.periodic_thread import PeriodicThread
 from sweepd.optimize.study.recovery.registration import GpuUse
-from sweepd.optimize.worker.telemetry import GpuMeter
+from sweepd.optimize.worker.gpu_meter import GpuMeter
 
 TRIALS, FOLDS, RUNGS, GROUPS = 500, 10, 4, 5
 PREDECESSOR_HOURS = 20.0
 STANDARD_STEPS, LARGE_STEPS = 200_000, 125_000
-SMALL = Cell(width=64, minibatch=256)
 STANDARD = Cell(width=128, minibatch=512, num_envs=32, horizon=64, bars=23_987)
 # 1 + 3 * 7 columns of the portfolio and 7 * 68 of the market: 498.
 LARGE = Cell(
@@ -105,16 +113,7 @@ class Sizes:
     compared_steps: int = 300
     rows: Sequence[int] = (256, 4_096, 65_536)
     small: Cell = SMALL
-    bits: Mapping[str, Cell] = field(
-        default_factory=lambda: {
-            "ppo, crypto": SMALL,
-            "ppo, cartpole": replace(SMALL, env="cartpole"),
-            "ppo, wide": replace(SMALL, width=256, minibatch=1024),
-            "ppo, gru": replace(SMALL, env="cartpole", recurrent="gru"),
-            "sac": replace(SMALL, algorithm="sac"),
-            "d3qn": replace(SMALL, env="cartpole", algorithm="d3qn"),
-        }
-    )
+    bits: Mapping[str, Cell] = field(default_factory=lambda: PROGRAMS)
     speed: Sequence[Cell] = (
         SMALL,
         replace(SMALL, minibatch=1024),
@@ -191,30 +190,16 @@ def with_and_without(device: torch.device) -> dict[str, dict[str, bool]]:
 
 def ready(args: argparse.Namespace) -> Any:
     """Tell whether kernels were compiled and steps recorded, and what was logged if not."""
-    logged: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("sweepd")
-    logger.addHandler(handler)
     programs = {}
-    try:
+    with messages() as logged:
         fused = kernels_for(args.device) is not None
         numbers = numbers_on(args.device) is not None
         for name, cell in args.sizes.bits.items():
             program, env = make_program(cell, args.device)
             program.train(env, 3)
-            steps = [*getattr(program, "_graphs", {}).values()]
-            steps += [getattr(program, "_repeated", None)]
-            gradient_steps = [step.recorded for step in steps if step is not None]
-            rollout = getattr(program, "rollout", None)
-            kinds = rollout.replays.steps.values() if rollout is not None else ()
-            programs[name] = {
-                "gradient_steps_recorded": gradient_steps,
-                "rollout_steps_recorded": [step.recorded for step in kinds],
-            }
+            recorded = program.recorded_steps()
+            programs[name] = {f"{kind}_steps_recorded": own for kind, own in recorded.items()}
             print(f"{name:<14} {programs[name]}", flush=True)
-    finally:
-        logger.removeHandler(handler)
     print(f"fused kernels: {fused}; of random numbers: {numbers}; logged: {logged or 'nothing'}")
     return {
         "fused_kernels": fused,
@@ -226,33 +211,17 @@ def ready(args: argparse.Namespace) -> Any:
 
 def bits(args: argparse.Namespace) -> Any:
     """Compare a member's state after three rollouts."""
-
-    def trained(cell: Cell, seeds: dict[int, int], *, graphs: bool = True) -> dict[str, Any]:
-        program, env = make_program(cell, args.device, graphs=graphs, seeds=seeds)
-        program.train(env, 3)
-        slot = next(slot for slot, seed in seeds.items() if seed == 7)
-        state: dict[str, Any] = program.get_member(slot)
-        return state
-
     found: dict[str, Any] = {}
-    for name, sized in args.sizes.bits.items():
-        cell = replace(sized, members=5)
-        first = trained(cell, {1: 7})
-        others = {
-            "again": trained(cell, {1: 7}),
-            "without graphs": trained(cell, {1: 7}, graphs=False),
-            "in company": trained(cell, {0: 5, 1: 6, 3: 7, 4: 8}),
-            "of 1": trained(replace(cell, members=1), {0: 7}),
-            "of 10": trained(replace(cell, members=10), {slot: 7 - slot for slot in range(7)}),
+    for name, cell in args.sizes.bits.items():
+        ways = dict(compared(cell, args.device))
+        first = trained(replace(cell, members=SLOTS), args.device, ALONE)
+        for members, seeds in ((1, {0: SHOWN}), (10, {slot: SHOWN - slot for slot in range(7)})):
+            other = trained(replace(cell, members=members), args.device, seeds)
+            ways[f"of {members}"] = differences(first, other)
+        found[name] = {
+            kind: {"equal": not differing, "largest_difference": differing}
+            for kind, differing in ways.items()
         }
-        found[name] = {}
-        for kind, other in others.items():
-            wrong = {
-                key: float((value.double() - other[key].double()).abs().max())
-                for key, value in first.items()
-                if not torch.equal(value, other[key])
-            }
-            found[name][kind] = {"equal": not wrong, "largest_difference": wrong}
         verdicts = (
             f"{kind} {'equal' if at['equal'] else 'OTHER'}" for kind, at in found[name].items()
         )
@@ -264,20 +233,7 @@ def waits(args: argparse.Namespace) -> Any:
     """Count what waits for the card in one rollout."""
     found: dict[str, Any] = {}
     for name, cell in args.sizes.bits.items():
-        program, env = make_program(cell, args.device)
-        program.train(env, 3)
-        if args.device.type == "cuda":
-            torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                program.train(env, 1)
-        finally:
-            if args.device.type == "cuda":
-                torch.cuda.set_sync_debug_mode("default")
-        places = Counter(
-            f"{warning.filename.removeprefix(f'{ROOT}/')}:{warning.lineno}" for warning in caught
-        )
+        places = waits_in_a_rollout(cell, args.device)
         found[name] = {"waits": sum(places.values()), "places": dict(places.most_common(20))}
         print(f"{name:<14} {found[name]['waits']} waits per rollout", flush=True)
     return found

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from scripts.bench.speed.gpu_programs import Cell, make_env, market_of
-from scripts.bench.speed.peak import now
+from sweepd.agents.algorithms.sample_programs import Cell, make_env, market_of, now
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.crypto.env import CryptoEnv
 from sweepd.envs.crypto.params import EnvParams

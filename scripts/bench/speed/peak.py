@@ -23,18 +23,12 @@ import torch
 from torch import Tensor
 
 from scripts.bench.harness import benchmark_parser, print_machine, save_results
+from sweepd.agents.algorithms.sample_programs import now
 from sweepd.agents.native.kernels import SOURCE
 from sweepd.envs.native.build import FLAGS, SHARED, BuildError, compiler, vector_flags
 
 SIZES = ((1, 2048, 2048, 2048), (1, 4096, 1024, 1024), (20, 2048, 512, 256))
 ROUNDS = 2_000_000  # of the loop per call: some hundredths of a second
-
-
-def now(device: torch.device) -> float:
-    """Return the time in seconds after synchronising with the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def peaks(device: torch.device, seconds: float) -> dict[str, float]:

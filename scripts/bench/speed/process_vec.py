@@ -79,12 +79,12 @@ def as_learners_see_it(envs: int, layout: Layout) -> Stepper:
 
 def ours_first_ready(source: Source, envs: int, workers: int, batch: int) -> Stepper:
     hosted = FirstReadyEnvs(source, [{}] * envs, workers)
-    hosted.reset(range(envs))
+    hosted.reset(range(envs), range(envs))
     drawn = np.random.default_rng(0).integers(0, 2, (64, batch, 1))
-    hosted.send(hosted.receive(envs).envs, np.zeros((envs, 1), np.int64))
+    hosted.send(np.arange(envs), np.zeros((envs, 1), np.int64))
 
     def step(number: int) -> None:
-        hosted.send(hosted.receive(batch).envs, drawn[number % 64])
+        hosted.send(hosted.receive(batch), drawn[number % 64])
 
     return step, hosted.close, batch
 

@@ -31,8 +31,9 @@ from typing import Any
 import torch
 
 from scripts.bench.harness import benchmark_parser, idle_machine, print_machine, save_results
-from scripts.bench.speed.peak import now, peaks
+from scripts.bench.speed.peak import peaks
 from sweepd.agents.algorithms.ppo import PPO, PPOParams, Shape
+from sweepd.agents.algorithms.sample_programs import now
 from sweepd.agents.native.choice import Evaluator
 from sweepd.agents.networks.optimizer import Adam
 from sweepd.envs.core.vec_env import VecEnv

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
-from sweepd.agents.engine.recurrent_states import PlayerStates, in_sequences
+from sweepd.agents.engine.recurrent_states import PlayerStates, learned_shape
 from sweepd.agents.engine.transitions import Transitions
 from sweepd.agents.networks.recurrence import GATES, Memory
 from sweepd.agents.networks.shape import Shape
@@ -124,7 +124,7 @@ def test_sequences_hold_each_players_decisions_in_order(drawn: Any) -> None:
             made.flags[:, step, :, 0] = True
         states.order()
         learned = states.learned
-        assert learned.obs.shape[1] == in_sequences(shape).horizon + 1
+        assert learned.obs.shape[1] == learned_shape(shape).horizon + 1
         assert int(learned.valid.sum()) == slots * steps * envs  # type: ignore[union-attr]
         for row, own in enumerate(rows):
             for player in (0, 1):

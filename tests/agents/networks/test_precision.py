@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from sweepd.agents.networks import precision
 from sweepd.agents.networks.precision import set_precision
 from sweepd.envs.support.errors import InputError
 
@@ -23,8 +24,10 @@ def test_each_precision_sets_torchs_matmul_precision(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(precision, "has_bf16", lambda _: True)
     for name, device, setting in (
         ("bf16", CPU, "medium"),
+        ("bf16", CARD, "medium"),
         ("fp32", CPU, "highest"),
         ("tf32", CARD, "high"),
         ("fp32", CARD, "highest"),
@@ -63,8 +66,22 @@ def test_convolutions_and_recurrent_layers_use_the_precision_and_are_determinist
         ("tf32", CPU, (9, 0), None, "--precision tf32: cpu has no TF32"),
         ("tf32", CARD, (7, 5), None, "--precision tf32: cuda:0 has no TF32"),
         ("tf32", CARD, (9, 4), "7.2", "--precision tf32: cuda:0 has no TF32"),
-        ("bf16", CPU, (9, 0), None, "--precision bf16: cpu is not a processor with AMX"),
-        ("bf16", CARD, (9, 0), None, "--precision bf16: cuda:0 is not a processor with AMX"),
+        ("bf16", CPU, (9, 0), None, "--precision bf16: cpu has no bfloat16 products .* with AMX"),
+        ("bf16", CARD, (7, 5), None, "--precision bf16: cuda:0 has no bfloat16 .* since 2020"),
+        (
+            "bf16",
+            CARD,
+            (9, 0),
+            None,
+            "--precision bf16: cuda:0 does not sum bfloat16 .* in float32",
+        ),
+        (
+            "bf16",
+            CARD,
+            (9, 4),
+            "7.2",
+            "--precision bf16: cuda:0 does not sum bfloat16 .* in float32",
+        ),
     ],
 )
 def test_unsupported_precisions_are_refused(
@@ -78,6 +95,7 @@ def test_unsupported_precisions_are_refused(
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False})
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(precision, "has_bf16", lambda _: False)
     with pytest.raises(InputError, match=message):
         set_precision(name, device)
     assert torch.get_float32_matmul_precision() == "highest"

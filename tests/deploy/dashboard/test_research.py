@@ -257,11 +257,16 @@ def test_trials_are_filtered_and_paged(folder: Path, tmp_path: Path) -> None:
 def test_learning_curves_show_the_spread_and_units() -> None:
     point = {"rung": 1, "steps": 4096, "value": 2.0, "low": 1.5, "high": 4.0}
     curves = [
-        {"trial": 7, "points": [point, point | {"steps": 8192, "value": None}]},
-        {"trial": 9, "points": [{"rung": 1, "steps": 4096, "value": 1.0}]},
+        {"trial": 7, "points": [point, point | {"steps": 8192, "value": None}], "beside": []},
+        {
+            "trial": 9,
+            "points": [{"rung": 1, "steps": 4096, "value": 1.0}],
+            "beside": [{"steps": 2048, "value": 0.5}],
+        },
     ]
     figure = curve_figure(curves, "return, mean", "fold")
-    first, second = figure["data"]
+    first, second, beside = figure["data"]
+    assert (beside["x"], beside["y"], beside["tone"]) == ([2048], [0.5], second["tone"])
     assert (first["x"], first["y"]) == ([4096], [2.0])
     assert first["error_y"]["array"] == [2.0]
     assert first["error_y"]["arrayminus"] == [0.5]

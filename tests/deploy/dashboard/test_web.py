@@ -100,7 +100,7 @@ class OneStudy(NoStudies):
             "steps_per_second": 1_200_000,
             "trials_per_hour": 40.0,
             "resident_bytes": 3 * 2**30,
-            "gpu": {"share": 0.93, "used": 20 * 2**30, "total": 80 * 2**30},
+            "gpu": {"share": 0.93, "used": 20 * 2**30, "total": 80 * 2**30, "power": 412.0},
         }
         self.found = {
             "study": "btc",
@@ -469,8 +469,7 @@ def test_the_training_page_shows_rate_time_left_best_and_gpu(made: Made) -> None
         "40.0",
         "7:30",
         "+0.9000",
-        "93%",
-        "20.0/80.0 GiB",
+        "93% · 20.0/80.0 GiB · 412 W",
         "1,200,000",
         "diverged",
         "synthetic",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import runpy
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,8 @@ def test_what_a_zoo_entry_cannot_have_is_said() -> None:
 
 
 def test_environments_and_schedules_that_need_words_get_them() -> None:
-    source = source_of(environment="card-duel", search="pbt", running_scale=False)
+    source = source_of(environment="card-duel", running_scale=False)
+    source = dataclasses.replace(source, changed_with="--search pbt")
     notes = " ".join(sb3.notes_of(source))
     for words in ("card-duel is not one of gymnasium.make", "the last ones", "fixed mean"):
         assert words in notes

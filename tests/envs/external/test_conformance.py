@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from typing import Any
@@ -137,7 +138,15 @@ def test_an_environment_that_ignores_its_seed_is_named(make: Any) -> None:
     ],
 )
 def test_sound_environments_pass(make: Any) -> None:
-    assert checked(make) == Conformance(steps=256)
+    found = checked(make)
+    assert dataclasses.replace(found, apart="") == Conformance(steps=256)
+    assert bool(found.apart) == (make in (Tag, Table))
+
+
+def test_rewards_of_ones_own_are_told_with_the_flag() -> None:
+    told = checked(Tag).apart
+    assert "its agents have rewards of their own (such as ann " in told
+    assert "--roles 'ann=ann;bob=bob;cid=cid' trains one policy per role" in told
 
 
 def test_an_observation_of_another_type_is_only_noted() -> None:

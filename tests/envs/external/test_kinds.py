@@ -60,6 +60,28 @@ def test_a_reward_reaches_an_agent_that_is_absent() -> None:
     assert rewards == [[0.0] * 3, [0.0] * 3, [5.0, 0.0, 0.0], [5.0, 5.0, 0.0]]
 
 
+class ToldAgain(Tag):
+    """An environment that says again and again that an agent has ended."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        over = {agent: terminated.get(agent, True) for agent in self.possible_agents}
+        late = {agent: truncated.get(agent, False) for agent in self.possible_agents}
+        return seen, rewards, over, late, infos
+
+
+def test_an_agent_that_has_left_does_not_end_again() -> None:
+    env, plain = ExternalVecEnv(ToldAgain, 1, 3), ExternalVecEnv(Tag, 1, 3)
+    env.reset(0)
+    plain.reset(0)
+    for _ in range(12):
+        for one, other in zip(
+            env.step(torch.zeros(3, 1)), plain.step(torch.zeros(3, 1)), strict=True
+        ):
+            assert torch.equal(one, other)
+        assert torch.equal(env.final_obs(), plain.final_obs())
+
+
 def test_rows_must_be_whole_games() -> None:
     with pytest.raises(
         InputError, match=r"7 rows per member are not a multiple of the 3 .* 6 or 9 would be"

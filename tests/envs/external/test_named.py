@@ -196,11 +196,11 @@ def looked_at(name: str) -> int:
     return game.seats(game.params())
 
 
-def test_aec_environments_that_are_not_parallelizable_are_refused() -> None:
+def test_aec_environments_that_are_not_parallelizable_have_a_step_per_turn() -> None:
     game = get_game(f"pettingzoo:{SAMPLES}:TurnTag")
-    assert game.seats(game.params()) == 3
-    with pytest.raises(
-        InputError,
-        match=r"AEC environment whose agents act one after the other .*is_parallelizable",
-    ):
-        game.seats(game.params(parallelizable=False))
+    assert game.seats(game.params()) == game.seats(game.params(parallelizable=False)) == 3
+    for parallelizable, present in ((True, 3), (False, 1)):
+        params = game.params(parallelizable=parallelizable)
+        env = game.make([params], 1, together=1, device="cpu")
+        env.reset(0)
+        assert int(env.present().sum()) == present

@@ -59,7 +59,7 @@ def test_a_file_of_phases_is_read_and_survives_json(tmp_path: Path) -> None:
                 {"weak": 1.0},
                 "first",
                 {"mode": "train_shooting", "closeness": 2.0},
-                until=Until("weak", 0.9, 50),
+                until=Until(50, "weak", 0.9),
             ),
             Phase(0.75, {"weak": 0.5, "self": 0.25, "past": 0.25}, replay="clear"),
         ),
@@ -70,6 +70,37 @@ def test_a_file_of_phases_is_read_and_survives_json(tmp_path: Path) -> None:
     stored = json.loads(json.dumps(curriculum.to_dict()))
     assert parse_curriculum(stored, "stored") == curriculum
     assert read_phases(curriculum.to_json()).phases == curriculum.phases
+
+
+@pytest.mark.parametrize(
+    ("until", "read", "words"),
+    [
+        ({"games": 50}, Until(50), "until 50 games have ended"),
+        ({"score": -3}, Until(200, score=-3.0), "until a mean return of -3 in 200 games"),
+        ({"win_rate": 0.5}, Until(200, "self", 0.5), "until 50% won against self"),
+        (
+            {"games": 9, "opponent": "self"},
+            Until(9, "self"),
+            "until 9 games against self have ended",
+        ),
+    ],
+)
+def test_phases_end_by_games_or_by_a_result_in_them(
+    until: dict[str, Any], read: Until, words: str
+) -> None:
+    curriculum = parse_curriculum({"phases": [{"share": 0.5, "until": until}, LAST]}, "x")
+    assert curriculum.phases[0].until == read
+    assert curriculum.describe()[0] == f"phase 1 of 2: 50% of the budget, {words}"
+    stored = json.loads(json.dumps(curriculum.to_dict()))
+    assert "opponents" not in stored["phases"][0]
+    assert parse_curriculum(stored, "stored") == curriculum
+    # In a game of two, phases without opponents are against the member itself.
+    seated = curriculum.against_self()
+    assert [phase.opponents for phase in seated.phases] == [{"self": 1.0}] * 2
+    assert parse_curriculum(seated.to_dict(), "stored") == seated
+
+
+LAST: dict[str, Any] = {"share": 0.5}
 
 
 def test_opponents_alone_are_one_phase() -> None:
@@ -116,9 +147,6 @@ def test_bad_opponents_are_refused(text: str, message: str) -> None:
     assert str(refused.value).startswith("--opponents")
 
 
-LAST = {"share": 0.5}
-
-
 @pytest.mark.parametrize(
     ("phases", "message"),
     [
@@ -143,6 +171,20 @@ LAST = {"share": 0.5}
         (
             [{"share": 0.5, "until": {"opponent": "weak", "win_rate": 0.9}}, LAST],
             "phase 1 of 2: until: opponent = 'weak' is not one of the phase's: self",
+        ),
+        ([{"share": 0.5, "until": {}}, LAST], "until: give games, or a win_rate or score to reach"),
+        (
+            [{"share": 0.5, "until": {"score": 1.0, "win_rate": 0.5}}, LAST],
+            "until: score is for games without opponents; give it without win_rate and opponent",
+        ),
+        ([{"share": 0.5, "until": {"games": 0}}, LAST], "until.games = 0 should be at least 1"),
+        (
+            [{"share": 0.5, "until": {"score": "high"}}, LAST],
+            "until.score = 'high' should be a number",
+        ),
+        (
+            [{"share": 0.5, "opponents": {"a": 0.5, "b": 0.5}, "until": {"win_rate": 0.5}}, LAST],
+            "until: opponent = None is not one of the phase's: a, b",
         ),
         (
             [{"share": 0.5, "until": {"win_rate": 1.5}}, LAST],
@@ -248,4 +290,4 @@ def test_champions_are_pinned_to_their_bundles() -> None:
     pinned = parse_curriculum({"phases": phases, "bundles": hashes}, "x").pinned()
     name = "bundle:" + "ab" * 8
     assert pinned.opponents == (name, "./mine", "self")
-    assert pinned.phases[0].until == Until(name, 0.5)
+    assert pinned.phases[0].until == Until(200, name, 0.5)

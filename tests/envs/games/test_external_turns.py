@@ -166,8 +166,6 @@ def test_other_aec_environments_are_no_games_in_turns() -> None:
 
     for factory in (three, parallel):
         assert turns_game("name", FactorySource(factory), dict) is None
-    with pytest.raises(InputError, match="pettingzoo:MODULE plays games of two agents in turns"):
-        FactorySource(three).make({})
 
 
 def test_arguments_that_the_environment_does_not_take_are_refused() -> None:

@@ -20,14 +20,14 @@ from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.agents.policy.members import Member
 from sweepd.envs.core.vec_env import VecEnv
 from sweepd.envs.games.curriculum import Curriculum
-from sweepd.envs.games.opponents import Scripted
+from sweepd.envs.games.opponents import Opponents, Scripted
 from sweepd.envs.games.phase_files import parse_curriculum, read_opponents
 from sweepd.envs.games.tensor_game import TensorGame
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.cli.study_request import make_request
 from sweepd.optimize.objectives.games.curriculum import FoundBundle, check_curriculum
 from sweepd.optimize.objectives.games.experiment import GameExperiment
-from sweepd.optimize.objectives.games.phased_opponents import PhasedOpponents, begun_phases
+from sweepd.optimize.objectives.games.phases import Phases, begun_phases
 from sweepd.optimize.objectives.members.trainer import Trainer
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Interrupted, WorkerHooks
@@ -96,16 +96,19 @@ class Slots:
     def clear_replay(self, slot: int) -> None:
         self.cleared.append(slot)
 
+    def begin(self, obs: torch.Tensor, slots: Sequence[int] | None = None) -> None:  # noqa: ARG002
+        raise AssertionError(slots)
 
-def phased(phases: Sequence[dict[str, Any]], members: int) -> tuple[TensorGame, PhasedOpponents]:
+
+def phased(phases: Sequence[dict[str, Any]], members: int) -> tuple[TensorGame, Phases, Opponents]:
     curriculum = curriculum_of(phases)
-    players = {name: PLAYERS[name] for name in curriculum.opponents}
-    opponents = PhasedOpponents(Scripted(players, members), curriculum)
+    opponents = Scripted({name: PLAYERS[name] for name in curriculum.opponents}, members)
     assert DUEL.versus is not None
     env = DUEL.versus([DuelParams()] * members, 16, together=1, device="cpu", opponents=opponents)
-    opponents.attach(env, [DuelParams(**phase.env) for phase in curriculum.phases])
+    params = [DuelParams(**phase.env) for phase in curriculum.phases]
+    led = Phases(env, curriculum, params, opponents=opponents)
     env.reset(list(range(members)))
-    return env, opponents
+    return env, led, opponents
 
 
 def play(env: VecEnv, steps: int, action: int) -> None:
@@ -120,13 +123,13 @@ SCRIPTED = [
 
 
 def test_a_member_changes_its_phase_between_rollouts_and_by_itself() -> None:
-    env, opponents = phased(SCRIPTED, 3)
+    env, led, opponents = phased(SCRIPTED, 3)
     policies = Slots([0, 9, None], 10)
     env.begin_rollout(policies)
     assert env.numbers["weight"].tolist() == [3.0] * 48
     assert opponents.first.tolist() == [0.0] * 3
     assert opponents.shares[0].tolist() == [1.0, 0.0, 0.0]
-    assert not opponents.take_changes()
+    assert not led.take_changes()
     policies.rollouts = [5, 9, None]
     env.begin_rollout(policies)
     # Member 1 entered its first phase at rollout 9, so that the second one has nothing left of it
@@ -135,13 +138,13 @@ def test_a_member_changes_its_phase_between_rollouts_and_by_itself() -> None:
     assert opponents.first.tolist() == [0.5, 0.0, 0.0]
     assert opponents.shares[0].tolist() == [0.0, 0.5, 0.5]
     assert policies.cleared == [0]
-    assert opponents.take_changes() == [(0, "phase 2 of 2 began after 5 rollouts")]
+    assert led.take_changes() == [(0, "phase 2 of 2 began after 5 rollouts")]
     assert begun_phases(env.get_member(0)) == [0, 5]
     assert begun_phases(env.get_member(2)) == []
 
 
 def test_a_running_episode_keeps_its_opponent_and_is_not_ended() -> None:
-    env, _ = phased(SCRIPTED, 1)
+    env, _, _ = phased(SCRIPTED, 1)
     policies = Slots([0], 10)
     env.begin_rollout(policies)
     play(env, 2, 1)
@@ -161,7 +164,7 @@ def test_until_ends_a_phase_on_a_measured_share_of_won_games() -> None:
         {**SCRIPTED[0], "share": 0.9, "until": {"win_rate": 0.9, "games": 32}},
         {**SCRIPTED[1], "share": 0.1},
     ]
-    env, opponents = phased(phases, 1)
+    env, led, _ = phased(phases, 1)
     policies = Slots([0], 100)
     env.begin_rollout(policies)
     for rollouts, action, phase in ((1, 0, 1), (2, 0, 1), (3, 1, 1), (4, 1, 2)):
@@ -170,18 +173,31 @@ def test_until_ends_a_phase_on_a_measured_share_of_won_games() -> None:
         env.begin_rollout(policies)
         # The drawn games fill the first window; the second one holds won games only.
         assert len(begun_phases(env.get_member(0))) == phase, rollouts
-    [(_, text)] = opponents.take_changes()
+    [(_, text)] = led.take_changes()
     assert "began after 4 rollouts with 100% of 32 games won against idle" in text
 
 
+def test_games_against_all_opponents_end_a_phase() -> None:
+    mixture = {"opponents": {"idle": 0.5, "coin": 0.5}}
+    phases = [{**mixture, "share": 0.9, "until": {"games": 40}}, {**mixture, "share": 0.1}]
+    env, led, _ = phased(phases, 1)
+    policies = Slots([0], 100)
+    for rollouts, count in ((0, 1), (1, 1), (2, 1), (3, 2)):
+        policies.rollouts = [rollouts]
+        env.begin_rollout(policies)
+        assert len(begun_phases(env.get_member(0))) == count, rollouts
+        play(env, 4, 0)  # 16 games
+    assert led.take_changes() == [(0, "phase 2 of 2 began after 3 rollouts with 48 games")]
+
+
 def test_a_slots_next_member_begins_with_the_first_phase() -> None:
-    env, opponents = phased(SCRIPTED, 1)
+    env, led, opponents = phased(SCRIPTED, 1)
     policies = Slots([0], 10)
     env.begin_rollout(policies)
     policies.rollouts = [5]
     env.begin_rollout(policies)
     kept = env.get_member(0)
-    opponents.seat(0, [DuelParams(weight=7.0), DuelParams(weight=8.0)])
+    led.seat(0, [DuelParams(weight=7.0), DuelParams(weight=8.0)])
     env.reset_member(0, 5)
     assert env.numbers["weight"][0] == 7.0
     assert begun_phases(env.get_member(0)) == []

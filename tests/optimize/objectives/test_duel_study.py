@@ -11,8 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweepd.agents.engine.program import Act
 from sweepd.agents.policy.league_pictures import equilibrium_words
 from sweepd.agents.policy.members import save_members
+from sweepd.envs.support.intervals import Floats
+from sweepd.optimize.objectives.games.duels import judge_population
 from sweepd.optimize.objectives.games.evaluation import GameEvaluation
 from sweepd.optimize.objectives.games.objective import GameObjective
 from sweepd.optimize.objectives.games.pictures import draw_game
@@ -167,3 +170,54 @@ def test_curves_of_games_in_turns_have_the_figures_of_play(curriculum: dict[str,
         assert np.isfinite(list(values.values())).all()
         assert values["illegal"] == 0.0
         assert values["decisions_per_game"] > 0
+
+
+def fixed_options(options: list[int], slots: int) -> list[Act]:
+    """Programs whose members always choose these options."""
+
+    def program(own: list[int]) -> Act:
+        filled = torch.tensor([*own, *[0] * (slots - len(own))])
+        return lambda obs: filled.repeat_interleave(len(obs) // slots)
+
+    return [program(options[at : at + slots]) for at in range(0, len(options), slots)]
+
+
+def population(programs: list[Act], slots: int, sizes: tuple[int, int], games: int) -> Floats:
+    game = GameObjective(RPS).game
+    device, sampled = torch.device("cpu"), hasattr(programs[0], "uniforms")
+    return judge_population(
+        *(game, game.params(), programs, slots, sizes, games, 1),
+        device=device,
+        ask=lambda: None,
+        sampled=sampled,
+    )
+
+
+def test_a_population_plays_all_pairs_of_its_trials() -> None:
+    options = np.array([[0, 1], [1, 2], [2, 1], [0, 0], [1, 1]])  # by trial and member
+    # Points of a row's option against a column's: rock, paper, scissors.
+    points = np.array([[0.5, 0.0, 1.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.5]])
+    expected = [
+        np.mean([points[own, other].mean() for j, other in enumerate(options) if j != i])
+        for i, own in enumerate(options)
+    ]
+    for slots in (2, 4, 16):
+        programs = fixed_options(options.flatten().tolist(), slots)
+        assert population(programs, slots, (5, 2), 6) == pytest.approx(expected)
+
+
+class Mixed:
+    """Two members that draw: one of rock and paper, the other of paper and scissors."""
+
+    uniforms = 1
+
+    def __call__(self, obs: Tensor, uniforms: Tensor) -> Tensor:
+        second = (uniforms[:, 0] < 0.5).long()
+        return second + torch.tensor([0, 1]).repeat_interleave(len(obs) // 2)
+
+
+def test_both_players_of_a_game_draw_with_random_numbers_of_their_own() -> None:
+    found = population([Mixed()], 2, (2, 1), 4000)
+    # Rock loses to paper and beats scissors; paper draws with paper and loses to scissors. With
+    # common numbers, the first one would lose every game.
+    assert found == pytest.approx([0.375, 0.625], abs=0.03)

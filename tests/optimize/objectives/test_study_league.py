@@ -310,9 +310,9 @@ PICTURES = Pictures.game()
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--env cartpole", "opponents and phases are for games of two seats"),
-        ("--env bucket-brigade", "opponents and phases are for games of two seats"),
-        ("--env gym:CartPole-v1", "opponents and phases are for games of two seats"),
+        ("--env cartpole", "opponents are for games of two seats"),
+        ("--env bucket-brigade", "opponents are for games of two seats"),
+        ("--env gym:CartPole-v1", "opponents are for games of two seats"),
         (f"--env {__name__}:PICTURES", "policies that read images, as in "),
     ],
 )

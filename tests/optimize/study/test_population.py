@@ -13,6 +13,7 @@ from sweepd.optimize.study.database.storage import StudyStorage
 from sweepd.optimize.study.population import changes_at, claim_population
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.keys import rung_key
+from sweepd.optimize.study.sampling.evolution import Fitness
 from sweepd.optimize.study.space.parsing import parse_space
 from sweepd.optimize.study.space.subject import Subject
 from sweepd.optimize.study.study import StudyHandle, create_study
@@ -33,7 +34,8 @@ SIZE, TOTAL = 4, 8
 def handles(tmp_path: Path) -> list[StudyHandle]:
     """The same study, opened by two workers."""
     space = parse_space(SPACE, Subject("cartpole")).to_dict()
-    spec = make_spec(search="pbt", sampler="random", trials_per_batch=SIZE, space=space, seeds=1)
+    own = {"trials_per_batch": SIZE, "rungs": 3}
+    spec = make_spec(search="pbt", sampler="random", space=space, seeds=1, **own)
     url = storage_url(None, tmp_path / "runs")
     assert create_study(open_storage(url), "s", spec, tmp_path / "runs", {})
     return [StudyHandle(open_storage(url), "s") for _ in range(2)]
@@ -116,3 +118,21 @@ def test_changes_depend_on_the_reports_alone(handles: list[StudyHandle]) -> None
     assert (number, change.source) == (3, 0)
     rate = change.params["learning_rate"] / found[0].params["learning_rate"]
     assert rate != change.params["learning_rate"] / plans[0].params["learning_rate"]
+    # After the last rung, nothing is trained on.
+    for plan in plans:
+        handles[0].storage.set_trial_user_attrs(plan.trial_id, {rung_key(3): [1.0]})
+        handles[0].report(plan, 3, float(plan.number))
+    assert changes_at(handles[1], 0, 3) == {}
+
+
+def test_changes_follow_the_fitness_where_it_is_recorded(handles: list[StudyHandle]) -> None:
+    plans = claim_population(handles[0], SIZE, "a", SIZE)
+    for plan in plans:
+        handles[0].storage.set_trial_user_attrs(plan.trial_id, {rung_key(1): [1.0]})
+        handles[0].report(plan, 1, float(plan.number))
+    known = {plan.trial_id: Fitness(0.75 - plan.number / 8, plan.number / 8) for plan in plans}
+    known[plans[2].trial_id] = Fitness(0.5, 0.0)
+    known[plans[1].trial_id] = Fitness(0.75, 0.5)
+    assert not handles[0].record_fitness(1, known)
+    [(number, change)] = changes_at(handles[1], 0, 1).items()
+    assert (number, change.source) == (2, 1)

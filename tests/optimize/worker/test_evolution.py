@@ -236,9 +236,9 @@ def test_status_and_export_show_the_schedule(whole: Path, outputs: Path) -> None
 
 
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
-    "market": (("--env", "crypto"), "is for games"),
-    "two players": (("--env", "hockey"), "games of one player"),
-    "population game": (("--env", "bucket-brigade"), "games of one player"),
+    "market": (("--env", "crypto"), "which PBO and the deflated Sharpe ratio do not account for"),
+    "team": (("--env", "bucket-brigade"), "is neither, with 4 seats"),
+    "league": (("--env", "hockey", "--opponents", "league"), "complete at the same time"),
     "algorithm": (("--algo", "elegantrl:ppo"), "needs --algo ppo, sac or d3qn"),
     "sampler": (("--sampler", "cmaes"), "works with --sampler random"),
     "race": (("--sampler", "race"), "works with --sampler random"),

@@ -281,7 +281,8 @@ def test_metrics_include_the_gpu_and_the_retries(
     storage = open_storage(storage_url(str(tmp_path / "s.db"), tmp_path))
     storage.patience.retries = 4
     telemetry = Telemetry(Console(file=(tmp_path / "out").open("w")), "s", torch.device("cpu"))
-    monkeypatch.setattr(telemetry, "gpu", lambda: GpuUse(0.83, 3 * 2**30, 139 * 2**30))
+    use = GpuUse(0.83, 3 * 2**30, 139 * 2**30, 310.0)
+    monkeypatch.setattr(telemetry, "gpu", lambda: use)
     heartbeat = Heartbeat(storage, "w")
     heartbeat.beaten -= 100.0
     with socket.socket() as free:
@@ -289,7 +290,10 @@ def test_metrics_include_the_gpu_and_the_retries(
         port = free.getsockname()[1]
     with serving_metrics(port, telemetry, heartbeat):
         seen = _scrape(port)
-    assert seen["sweepd_gpu_utilization_ratio"] == 0.83
+        use = GpuUse(None, 3 * 2**30, 139 * 2**30)
+        unmeasured = {"sweepd_gpu_utilization_ratio", "sweepd_gpu_power_watts"}
+        assert seen.keys() - _scrape(port).keys() == unmeasured
+    assert (seen["sweepd_gpu_utilization_ratio"], seen["sweepd_gpu_power_watts"]) == (0.83, 310.0)
     assert (seen["sweepd_gpu_memory_used_bytes"], seen["sweepd_gpu_memory_total_bytes"]) == (
         3 * 2**30,
         139 * 2**30,
@@ -298,7 +302,6 @@ def test_metrics_include_the_gpu_and_the_retries(
     assert 100 <= seen["sweepd_heartbeat_age_seconds"] < 110
     with pytest.raises(OSError, match="refused"):
         _scrape(port)
-    assert str(GpuUse(0.83, 12 * 2**30, 139 * 2**30)) == "83% · 12.0/139.0 GiB"
 
 
 def test_the_error_names_the_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""Programs for the measurements of `gpu.py`, on any device, with and without CUDA graphs."""
+"""Programs on synthetic markets and CartPole, to try a device: with and without CUDA graphs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from scripts.bench.speed.peak import now
 from sweepd.agents.algorithms import fused_loss
 from sweepd.agents.algorithms.d3qn import D3QN, D3QNParams
 from sweepd.agents.algorithms.ppo import PPO, PPOParams
@@ -36,6 +36,13 @@ ALGORITHMS: dict[str, tuple[type[Program], type[Any]]] = {
     "sac": (SAC, SACParams),
     "d3qn": (D3QN, D3QNParams),
 }
+
+
+def now(device: torch.device) -> float:
+    """Return the time in seconds after synchronising with the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 @dataclass(frozen=True)
