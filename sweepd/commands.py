@@ -89,7 +89,7 @@ COMMANDS = {
     ),
     "reproduce": (
         f"{_DEPLOY}.reproduce:reproduce_command",
-        "Train a champion again from its record, compare the weights byte by byte, and score them.",
+        "Train a champion or a trial again from its record, compare the weights, and score them.",
     ),
     "trade": (
         f"{_DEPLOY}.trade_commands:trade_command",
@@ -101,7 +101,7 @@ COMMANDS = {
     ),
     "league": (
         f"{_DEPLOY}.league:league_command",
-        "Compare players of any studies of one game: in all pairs, or with --over NAME=VALUES.",
+        "Compare players of any studies: in all pairs, or with --over NAME=VALUES.",
     ),
     "dashboard": (
         f"{_DEPLOY}.dashboard:dashboard",

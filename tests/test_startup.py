@@ -34,6 +34,7 @@ TORCH = {
     "train": True,
     "profile": True,
     "run": True,
+    "fork": True,
     "status": False,
     "watch": False,
     "pause": False,

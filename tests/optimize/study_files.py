@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
+from sweepd.optimize.cli.reproduce import retrain
 from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import NOTHING, TrialWrite
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.study import StudyHandle, create_study
+from sweepd.optimize.worker.reproduction import Retrained
 
 KEPT = (
     "sweepd:fold_scores",
@@ -72,6 +74,18 @@ def numbers(folder: Path, url: str | None = None) -> dict[int, Any]:
         weights = handle.trial_dir(trial.number) / "members.safetensors"
         row["members"] = weights.read_bytes() if weights.exists() else None
         found[trial.number] = row
+    return found
+
+
+def trained_again(handle: StudyHandle, number: int, folder: Path) -> Retrained:
+    """Train a trial as `sweepd reproduce` does, in a folder of its own."""
+    places: dict[str, Any] = {
+        "storage": str(handle.storage.url),
+        "runs_dir": handle.run_dir.parent,
+        "data_dir": None,
+    }
+    found = retrain(handle.name, handle.uid, number, folder, **places, gpu="cpu", threads=1)
+    assert found is not None
     return found
 
 

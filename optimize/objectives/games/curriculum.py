@@ -49,7 +49,8 @@ def check_curriculum(game: Game, curriculum: Curriculum, env: Mapping[str, Any])
     else:
         if game.roles(params).names:
             raise InputError(
-                "phases are for one policy, not several of --roles; leave --phases and [[phases]] out"
+                "opponents and phases are for one policy, not several of --roles; leave "
+                "--opponents, --phases and [[phases]] out"
             )
         _check_without_opponents(game, curriculum, game.seats(params))
     for number, phase in enumerate(curriculum.phases, 1):

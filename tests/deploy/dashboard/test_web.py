@@ -154,7 +154,7 @@ class OneStudy(NoStudies):
             "rungs": 4,
             "row": table_row(TrialRow(number, number, "FAIL", reason=EVIL)),
             "same": [number],
-            "curves": {"lines": [], "mean": []},
+            "curves": {"lines": [], "mean": [], "beside": []},
             "params": [(EVIL, EVIL, None)],
             "metrics": {},
             "started": None,
@@ -171,6 +171,7 @@ class OneStudy(NoStudies):
         return SimpleNamespace(
             name=EVIL,
             spec=SimpleNamespace(evolves=False),
+            origin=None,
             storage=SimpleNamespace(url=storage_url(None)),
             runs_dir=None,
         )

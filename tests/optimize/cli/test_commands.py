@@ -342,6 +342,7 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
         "objective": "sharpe",
         "horizon": 32,
         "scenario": "easy",
+        "roles": "a=x;b=y",
         "env_param": ["a=1", "b=2"],
         "opponents": "self=1",
         "phases": "p.toml",

@@ -14,7 +14,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from sweepd.envs.support.errors import InputError
-from sweepd.optimize.cli.reproduce import retrain
 from sweepd.optimize.objectives.games.step_record import read_steps
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.table import check_request
@@ -22,10 +21,9 @@ from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.spec import differences
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.reproduction import Retrained
 from tests.envs.external.test_processes import gone
 from tests.optimize.conftest import Running
-from tests.optimize.study_files import killed_at_checkpoint, open_handle, wait_for
+from tests.optimize.study_files import killed_at_checkpoint, open_handle, trained_again, wait_for
 
 STUDY = (
     *("train", "--study-name", "s", "--env", "gym:CartPole-v1", "--n-trials", "1", "--seeds", "2"),
@@ -50,15 +48,6 @@ def weights_of(handle: StudyHandle) -> str:
     return record.sha256
 
 
-def trained_again(handle: StudyHandle, folder: Path) -> Retrained:
-    """Train trial 0 as `sweepd reproduce` does."""
-    url = str(handle.storage.url)
-    places: dict[str, Any] = {"storage": url, "runs_dir": handle.run_dir.parent, "data_dir": None}
-    found = retrain(handle.name, handle.uid, 0, folder, **places, gpu="cpu", threads=1)
-    assert found is not None
-    return found
-
-
 def env_workers(running: Running) -> list[psutil.Process]:
     assert running.process.pid is not None
     children = psutil.Process(running.process.pid).children(recursive=True)
@@ -79,14 +68,14 @@ def test_a_killed_study_is_resumed_and_its_trial_repeated_to_the_byte(tmp_path: 
     for counts in steps.values():
         assert counts.shape == (6, 8)
         assert (counts.sum(1) == 64).all()
-    again = trained_again(handle, tmp_path / "again")
+    again = trained_again(handle, 0, tmp_path / "again")
     assert again.sha256 == again.recorded
     # With one step more of one environment, it is another training.
-    most, least = steps["seed_1"][0].argmax(), steps["seed_1"][0].argmin()
+    least, *_, most = steps["seed_1"][0].argsort()  # two, also where all made as many
     steps["seed_1"][0, most] -= 1
     steps["seed_1"][0, least] += 1
     save_file(steps, file)
-    again = trained_again(handle, tmp_path / "other")
+    again = trained_again(handle, 0, tmp_path / "other")
     assert again.sha256 != again.recorded
     file.unlink()
     with pytest.raises(InputError, match=r"steps\.safetensors cannot be read"):

@@ -229,7 +229,7 @@ def test_wolves_learn_to_chase_in_a_study(tmp_path: Path, monkeypatch: Any) -> N
         (
             NAME,
             ("--roles", ROLES, "--opponents", "self=1"),
-            "opponents and phases are for games of",
+            "opponents and phases are for one policy, not several of --roles",
         ),
         (
             "pettingzoo:tests.envs.external.duel_module",
