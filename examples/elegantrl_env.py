@@ -29,7 +29,7 @@ class Reach:
         return self.state
 
     def step(self, action):
-        """Return states, rewards and ends, (num_envs, …). An episode that ends begins anew."""
+        """Return states, rewards and ends, (num_envs, …). Autoreset in the same step."""
         place, goal = self.state.unbind(1)
         place = place + 0.1 * action[:, 0].clamp(-1.0, 1.0)
         self.age = self.age + 1

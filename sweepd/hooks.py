@@ -20,12 +20,13 @@ from sweepd.optimize.cli.hooks import Hooks
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sweepd.deploy.cli.reproduce import Retrain, Retrained
+    from sweepd.deploy.cli.reproduce import Retrain
     from sweepd.deploy.dashboard.source import OpenStudies, StudySource
     from sweepd.deploy.registry.flags import RegistryFlags
     from sweepd.optimize.api.study import Study
     from sweepd.optimize.objectives.games.curriculum import FoundBundle
     from sweepd.optimize.study.record.reader import StudyReader
+    from sweepd.optimize.study.record.retrained import Retrained
     from sweepd.optimize.study.study import StudyHandle
 
 

@@ -28,10 +28,11 @@ from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.keys import CHANGES_KEY, SPEC_KEY, UID_KEY
+from sweepd.optimize.study.record.retrained import Retrained
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.sampling.evolution import Change
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.reproduction import CHECKPOINT, Reproduction, Retrained
+from sweepd.optimize.worker.reproduction import CHECKPOINT, Reproduction
 from sweepd.optimize.worker.retrain import needed_rungs
 from sweepd.optimize.worker.telemetry import Telemetry
 from tests.optimize.conftest import SPACE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
@@ -23,52 +23,13 @@ from sweepd.envs.support.study_options import RunsDir, Storage
 from sweepd.envs.support.terminal import Terminal, printable
 from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.folder import RUNS
+from sweepd.optimize.study.record.retrained import Retrained
 
 REPORT = "reproduction.json"  # in the folder of the command
 
 
-class Retrained(Protocol):
-    """A trial that was trained again, as `sweepd.optimize` returns it."""
-
-    @property
-    def folder(self) -> Path:
-        """Folder of its files, `members.safetensors` among them."""
-
-    @property
-    def checkpoint(self) -> Path:
-        """File with which the training would be continued, and at its end not repeated."""
-
-    @property
-    def recorded(self) -> str:
-        """sha256 of its file of weights in the study."""
-
-    @property
-    def sha256(self) -> str:
-        """sha256 of the new file."""
-
-    @property
-    def value_then(self) -> float:
-        """Its value in the study."""
-
-    @property
-    def value(self) -> float:
-        """Its value now, by the same evaluation."""
-
-    @property
-    def scores_then(self) -> tuple[float, ...]:
-        """Those of its members in the study."""
-
-    @property
-    def scores(self) -> tuple[float, ...]:
-        """Those of its members now."""
-
-    @property
-    def differs(self) -> tuple[str, ...]:
-        """What is another one here than when it was trained, in words."""
-
-
 # Takes study, its id, number of the trial and a folder, and where things are; see the entry point.
-Retrain = Callable[..., "Retrained | None"]
+Retrain = Callable[..., Retrained | None]
 
 
 @takes_flags

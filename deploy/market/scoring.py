@@ -209,17 +209,12 @@ def trade_bundle(bundle: Bundle, bars: Bars, window: Window) -> Score:
 
 def in_order(bars: Bars, bundle: Bundle) -> Bars:
     """The bars of the bundle's tickers in the bundle's order; other tickers are left out."""
-    if bars.timeframe != bundle.manifest.timeframe:
+    manifest = bundle.manifest
+    if bars.timeframe != manifest.timeframe:
         raise InputError(
-            f"bundle {bundle.name} trades bars of {bundle.manifest.timeframe}; the data has "
+            f"bundle {bundle.name} trades bars of {manifest.timeframe}; the data has "
             f"{bars.timeframe}"
         )
-    return own_tickers(bars, bundle)
-
-
-def own_tickers(bars: Bars, bundle: Bundle) -> Bars:
-    """The bars of the bundle's tickers in its order, of any timeframe."""
-    manifest = bundle.manifest
     missing = [ticker for ticker in manifest.tickers if ticker not in bars.tickers]
     if missing:
         raise InputError(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sweepd.deploy.market.bundle import Bundle, market_bundle
-from sweepd.deploy.market.scoring import Score, first_decision, own_tickers, trade_bundle
+from sweepd.deploy.market.scoring import Score, first_decision, trade_bundle
 from sweepd.deploy.promotion.comparison import (
     RESULTS,
     Compared,
@@ -225,8 +225,8 @@ def play_places(
         row: dict[str, Any] = {}
         for policy in policies:
             try:
-                bars = load(place.folder, place.timeframe, policy.bundle.manifest.tickers)
-                found[policy.name] = own_tickers(bars, policy.bundle)
+                tickers = policy.bundle.manifest.tickers
+                found[policy.name] = load(place.folder, place.timeframe, tickers)
             except InputError as error:
                 row[policy.name] = {"misfit": str(error)}
         windows = _windows(policies, found, place)

@@ -50,17 +50,41 @@ class InfoMask(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {OBSERVATION: observation, MASK: info[MASK]}, reward, terminated, truncated, info
 
 
-class ParallelFromAec:
-    """A PettingZoo AEC environment, whose agents act in turn, with the parallel API.
-
-    The conversion is valid if the state changes only after all agents have acted, which
-    PettingZoo's environments declare by `metadata["is_parallelizable"]`.
-    """
+class _OfAec:
+    """A PettingZoo AEC environment, whose agents act in turn, with the parallel API."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
         self.possible_agents = list(env.possible_agents)
         self.agents: list[Any] = []
+
+    def observation_space(self, agent: Any) -> Any:
+        """Return the agent's observation space."""
+        return self._env.observation_space(agent)
+
+    def action_space(self, agent: Any) -> Any:
+        """Return the agent's action space."""
+        return self._env.action_space(agent)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _remove_done(self) -> None:
+        """Remove the agents whose turn it is and that are done."""
+        env = self._env
+        while env.agents and (
+            env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
+        ):
+            env.step(None)  # the API's way to do so
+
+
+class ParallelFromAec(_OfAec):
+    """A PettingZoo AEC environment, whose agents act in turn, with the parallel API.
+
+    The conversion is valid if the state changes only after all agents have acted, which
+    PettingZoo's environments declare by `metadata["is_parallelizable"]`.
+    """
 
     @staticmethod
     def applies(env: Any) -> bool:
@@ -71,14 +95,6 @@ class ParallelFromAec:
     def converts(env: Any) -> bool:
         """Return whether an AEC environment declares that the conversion is valid."""
         return bool((getattr(env, "metadata", None) or {}).get("is_parallelizable"))
-
-    def observation_space(self, agent: Any) -> Any:
-        """Return the agent's observation space."""
-        return self._env.observation_space(agent)
-
-    def action_space(self, agent: Any) -> Any:
-        """Return the agent's action space."""
-        return self._env.action_space(agent)
 
     def reset(
         self, seed: int | None = None, options: Any = None
@@ -109,37 +125,17 @@ class ParallelFromAec:
         terminated = {agent: bool(env.terminations.get(agent, True)) for agent in acting}
         truncated = {agent: bool(env.truncations.get(agent, False)) for agent in acting}
         observations = {agent: env.observe(agent) for agent in acting if agent in env.agents}
-        while env.agents and (
-            env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
-        ):
-            env.step(None)  # the API's way to remove an agent that is done
+        self._remove_done()
         self.agents = list(env.agents)
         return observations, rewards, terminated, truncated, {agent: {} for agent in acting}
 
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
 
-
-class ParallelFromTurns:
+class ParallelFromTurns(_OfAec):
     """A PettingZoo AEC environment, whose agents act in turn, with the parallel API: a turn is a step.
 
     Only the agent to act is among `agents` and observes; the others are absent until their turn.
     A step brings the rewards of all agents for this turn.
     """
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-        self.possible_agents = list(env.possible_agents)
-        self.agents: list[Any] = []
-
-    def observation_space(self, agent: Any) -> Any:
-        """Return the agent's observation space."""
-        return self._env.observation_space(agent)
-
-    def action_space(self, agent: Any) -> Any:
-        """Return the agent's action space."""
-        return self._env.action_space(agent)
 
     def reset(
         self, seed: int | None = None, options: Any = None
@@ -154,16 +150,9 @@ class ParallelFromTurns:
         env.step(actions[env.agent_selection])
         rewards = {agent: float(reward) for agent, reward in env.rewards.items()}
         terminated, truncated = dict(env.terminations), dict(env.truncations)
-        while env.agents and (
-            env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
-        ):
-            env.step(None)  # the API's way to remove an agent that is done
+        self._remove_done()
         observations, infos = self._look()
         return observations, rewards, terminated, truncated, infos
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
 
     def _look(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
         env = self._env

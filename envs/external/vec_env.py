@@ -159,7 +159,7 @@ class ExternalVecEnv(GameEnv):
             self._params[member] = params
 
     def change_member(self, member: int, params: Mapping[str, Any]) -> bool:
-        """See `GameEnv.change_member`. Environments with other arguments are made anew."""
+        """See `GameEnv.change_member`. Environments with other arguments replace its own."""
         if dict(params) == self._params[member]:
             return False
         self.configure_member(member, params)

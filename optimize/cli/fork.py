@@ -5,18 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.flags import read_flags
 from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
-from sweepd.optimize.cli.train import open_requested
+from sweepd.optimize.cli.train import train_existing
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.tracking.tracker import check_trackers
 from sweepd.optimize.worker.fork import ForkRequest, open_fork
-from sweepd.optimize.worker.lifecycle import work
-from sweepd.optimize.worker.worker import WorkerOptions
 
 
 def fork_trial(
@@ -44,10 +40,6 @@ def fork_trial(
     storage = open_storage(storage_url(where, runs_dir), create=False)
     device = choose_device(gpu)
     name = open_fork(storage, request, runs_dir, device, console.print_line, hooks.load_bundle)
-    settings = {"study_name": name, "n_trials": 1, "gpu": gpu}
-    places = {"storage": where, "runs_dir": runs_dir}
-    flags, given = read_flags(StudySettings, {**settings, **places}, "fork")
-    study = open_requested(flags, given, hooks, console)
-    if not work(study.handle, study.trainer, WorkerOptions(1, track=track), console):
-        return
-    console.print_line(f"to ask for promotion: sweepd promote --study-name {name}")
+    settings = {"gpu": gpu, "storage": where, "runs_dir": runs_dir}
+    if train_existing(name, 1, settings, "fork", track, hooks, console):
+        console.print_line(f"to ask for promotion: sweepd promote --study-name {name}")

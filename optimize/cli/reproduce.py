@@ -15,9 +15,10 @@ from sweepd.optimize.objectives.games.curriculum import LoadBundle
 from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
+from sweepd.optimize.study.record.retrained import Retrained
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import StudyHandle
-from sweepd.optimize.worker.reproduction import Reproduction, Retrained
+from sweepd.optimize.worker.reproduction import Reproduction
 from sweepd.optimize.worker.stopping import StopRequest
 from sweepd.optimize.worker.telemetry import Telemetry
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.flags import read_flags
 from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.cli.demo import BANNER, apply_preset, demo_bars, make_demo_data
 from sweepd.optimize.cli.hooks import Hooks
@@ -148,6 +149,36 @@ def open_requested(
     handle, trainer = _open_study(flags, name, request, device, hooks, say, origin)
     _describe(handle, trainer, say)
     return RequestedStudy(flags, handle, trainer)
+
+
+def train_existing(
+    name: str,
+    total: int,
+    settings: Mapping[str, Any],
+    command: str,
+    track: tuple[str, ...],
+    hooks: Hooks,
+    console: LogConsole,
+) -> StudyHandle | None:
+    """Join a study that a command has created, and train its trials.
+
+    Args:
+        name: of the study.
+        total: of its trials.
+        settings: flags of the command that `train` has, too.
+        command: its name, for messages.
+        track: `--track`.
+        hooks: functions of other packages.
+        console: for output.
+
+    Returns:
+        The study; None if a signal stopped the training.
+    """
+    own = {"study_name": name, "n_trials": total, **settings}
+    study = open_requested(*read_flags(StudySettings, own, command), hooks, console)
+    if not work(study.handle, study.trainer, WorkerOptions(total, track=track), console):
+        return None
+    return study.handle
 
 
 def _check_fresh_seeds(flags: StudySettings, request: Request) -> None:

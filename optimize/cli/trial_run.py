@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from sweepd.envs.support.errors import InputError
-from sweepd.envs.support.flags import read_flags
 from sweepd.envs.support.logs import LogConsole
 from sweepd.optimize.cli.hooks import Hooks
 from sweepd.optimize.cli.launch import choose_device
-from sweepd.optimize.cli.train import open_requested
+from sweepd.optimize.cli.train import train_existing
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.record.database import storage_url
-from sweepd.optimize.study.settings.study import StudySettings
 from sweepd.optimize.tracking.tracker import check_trackers
-from sweepd.optimize.worker.lifecycle import work
 from sweepd.optimize.worker.run_report import report_table, run_report, write_run_report
 from sweepd.optimize.worker.trial_run import RunRequest, open_run
-from sweepd.optimize.worker.worker import WorkerOptions
 
 
 def run_trial(
@@ -46,18 +43,17 @@ def run_trial(
     console = LogConsole()
     storage = open_storage(storage_url(where, runs_dir), create=False)
     planned = open_run(storage, request, runs_dir, choose_device(gpu), console.print_line)
-    settings = {"study_name": planned.name, "n_trials": planned.total, "gpu": gpu}
-    places = {"storage": where, "runs_dir": runs_dir}
-    own = {} if jobs is None else {"jobs": jobs}
-    flags, given = read_flags(StudySettings, {**settings, **places, **own}, "run --trial")
-    study = open_requested(flags, given, hooks, console)
-    if not work(study.handle, study.trainer, WorkerOptions(planned.total, track=track), console):
+    settings: dict[str, Any] = {"gpu": gpu, "storage": where, "runs_dir": runs_dir}
+    settings |= {} if jobs is None else {"jobs": jobs}
+    name, total = planned.name, planned.total
+    handle = train_existing(name, total, settings, "run --trial", track, hooks, console)
+    if handle is None:
         return
-    found = run_report(study.handle, planned.source, planned.trial)
+    found = run_report(handle, planned.source, planned.trial)
     console.print(report_table(found))
-    write_run_report(study.handle, found)
-    console.print_line(f"report: {study.handle.run_dir / 'learning_curves.png'}")
-    config = study.handle.run_dir / "train.toml"
+    write_run_report(handle, found)
+    console.print_line(f"report: {handle.run_dir / 'learning_curves.png'}")
+    config = handle.run_dir / "train.toml"
     if config.exists():
         console.print_line(f"the run as a config file: {config}")
-    console.print_line(f"to ask for promotion: sweepd promote --study-name {planned.name}")
+    console.print_line(f"to ask for promotion: sweepd promote --study-name {name}")

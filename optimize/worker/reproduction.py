@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from sweepd.optimize.objectives.run import Evaluation, Interrupted, WorkerHooks
 from sweepd.optimize.objectives.table import members_of
 from sweepd.optimize.study.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from sweepd.optimize.study.insight.time_left import whole_programs
+from sweepd.optimize.study.record.retrained import Retrained
 from sweepd.optimize.study.record.specs import StudySpec, code_version, torch_version
 from sweepd.optimize.study.record.trials import TrialRecord
 from sweepd.optimize.study.study import Plan, StudyHandle
@@ -37,33 +37,6 @@ from sweepd.optimize.worker.retrain import Retraining
 from sweepd.optimize.worker.telemetry import Telemetry
 
 CHECKPOINT = "checkpoint.safetensors"  # in the folder of a reproduction
-
-
-@dataclass(frozen=True)
-class Retrained:
-    """A trial that was trained again.
-
-    Attributes:
-        folder: with its files, `members.safetensors` among them.
-        checkpoint: file with which the training would be continued, and at its end not repeated.
-        recorded: sha256 of its file of weights in the study.
-        sha256: that of the new file.
-        value_then: the trial's value in the study.
-        value: its value now, by the same evaluation.
-        scores_then: of its members.
-        scores: likewise.
-        differs: what is another one here than when it was trained, in words.
-    """
-
-    folder: Path
-    checkpoint: Path
-    recorded: str
-    sha256: str
-    value_then: float
-    value: float
-    scores_then: tuple[float, ...]
-    scores: tuple[float, ...]
-    differs: tuple[str, ...]
 
 
 class Reproduction:
@@ -261,7 +234,7 @@ def _complete(study: StudyHandle, number: int) -> FrozenTrial:
 def _check_league(kind: MemberObjective[StudySpec], spec: StudySpec, plans: Sequence[Plan]) -> None:
     """Raise InputError if opponents from the study's league are not recorded."""
     curriculum = kind.curriculum(spec)
-    if curriculum is None or "league" not in curriculum.opponents:
+    if curriculum is None or not curriculum.has_league:
         return
     for plan in plans:
         if plan.league is None:

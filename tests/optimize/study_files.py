@@ -19,9 +19,9 @@ from sweepd.optimize.objectives.pace import CheckpointPace
 from sweepd.optimize.study.database.opening import open_storage
 from sweepd.optimize.study.database.storage import NOTHING, TrialWrite
 from sweepd.optimize.study.record.database import storage_url
+from sweepd.optimize.study.record.retrained import Retrained
 from sweepd.optimize.study.record.specs import StudySpec
 from sweepd.optimize.study.study import StudyHandle, create_study
-from sweepd.optimize.worker.reproduction import Retrained
 
 KEPT = (
     "sweepd:fold_scores",

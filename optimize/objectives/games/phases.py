@@ -54,7 +54,7 @@ class Phases:
     Game parameters apply at once, also to running episodes: an environment has one set of
     parameters per member, and a second one per game would have to be selected in every step. An
     episode that is older than a new, smaller limit is truncated, not terminated, so learners
-    bootstrap from its last observation. Environments of other packages are made anew, and begin
+    bootstrap from its last observation. Environments of other packages are replaced, and begin
     other episodes.
 
     The state is part of the member's: when each phase began, and where the window of `until` did.
