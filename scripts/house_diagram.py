@@ -17,7 +17,7 @@ ROOMS = {
     "optimize": (("tracking", "study"), ("objectives",), ("worker",), ("cli",), ("api",)),
     "deploy": (
         *(("registry",), ("promotion",), ("market", "games", "programs")),
-        *(("trading",), ("dashboard",), ("cli",), ("api",), ("export",)),
+        *(("trading",), ("night",), ("dashboard",), ("cli",), ("api",), ("export",)),
     ),
 }
 WIDTH, WING, HEAD, GAP, SPACE = 760, 348, 28, 28, 5

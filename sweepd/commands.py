@@ -95,6 +95,10 @@ COMMANDS = {
         f"{_DEPLOY}.trade_commands:trade_command",
         "Trade a slot's champion on paper, bar by bar as the bars close, until stopped.",
     ),
+    "loop": (
+        f"{_DEPLOY}.loop:loop_command",
+        "Do one night of a slot: new bars, a study, its judgement, the arena and a report.",
+    ),
     "play": (
         f"{_DEPLOY}.play:play_command",
         "Show a player's games in the terminal, or write them as GIF or MP4. Ctrl-C ends it.",
@@ -103,17 +107,21 @@ COMMANDS = {
         f"{_DEPLOY}.league:league_command",
         "Compare players of any studies: in all pairs, or with --over NAME=VALUES.",
     ),
+    "defend": (
+        f"{_DEPLOY}.defend:defend_command",
+        "Let the challengers of a game's slot play its champion in fresh games.",
+    ),
     "dashboard": (
         f"{_DEPLOY}.dashboard:dashboard",
         "Show paper trading, studies and optuna-dashboard on http://127.0.0.1:8080.",
     ),
     "studies": (
         f"{_SEARCH}.studies_commands:studies_app",
-        "List, compare, export and delete studies.",
+        "List, compare, export, thin and delete studies.",
     ),
     "service": (
         f"{_SEARCH}.service_commands:service_app",
-        "Run a worker, promoter or paper trader as a systemd service of your account.",
+        "Run a worker, promoter, paper trader or nightly loop as a systemd service of your account.",
     ),
     "trader": (
         f"{_DEPLOY}.trader_commands:trader_app",

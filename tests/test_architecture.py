@@ -283,7 +283,10 @@ def test_keys_of_study_and_trial_attributes_are_defined_once() -> None:
 # Packages of deploy that are a kind of study each, and the modules outside of them that are about
 # one kind only: what trades, plays, plans a market's study, or needs a player.
 KINDS = {
-    "market": ("deploy/trading/", "deploy/cli/trade_commands.py", "deploy/cli/plan.py"),
+    "market": (
+        *("deploy/trading/", "deploy/cli/trade_commands.py", "deploy/cli/plan.py"),
+        "deploy/export/freqtrade.py",
+    ),
     "games": ("deploy/cli/play.py", "sweepd/hooks.py"),
     "programs": (),
 }

@@ -49,6 +49,6 @@ def promote(study: OpenStudy, **settings: Any) -> Promotion[Any]:
     found = find_study(study.name, study.storage, study.runs_dir)
     task = PromotionTask(found, where.open(create=True), Terminal(), flags)
     promotion = task.run(flags.trial)
-    if not (flags.first_stage or flags.dry_run):
+    if not (flags.without_looks or flags.dry_run):
         task.publish(promotion)
     return promotion

@@ -48,7 +48,7 @@ def promote_command(flags: PromoteFlags, where: RegistryFlags) -> None:
         typer.echo(json.dumps(promotion.to_dict(), indent=1))
         return
     task.print(promotion)
-    if not (flags.first_stage or flags.dry_run):
+    if not (flags.without_looks or flags.dry_run):
         task.publish(promotion)
     print_steps(task.console, promotion.steps)
 

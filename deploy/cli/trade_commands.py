@@ -14,7 +14,7 @@ from sweepd.deploy.market.bundle import Bundle, market_bundle
 from sweepd.deploy.market.scoring import bars_of
 from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.live.monitor import OnAlert
+from sweepd.deploy.trading.live.events import OnAlert
 from sweepd.deploy.trading.live.runner import has_begun
 from sweepd.deploy.trading.live.start import TRADERS, LiveFlags, trade_live
 from sweepd.deploy.trading.replay import write_replay

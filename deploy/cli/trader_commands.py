@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from sweepd.deploy.cli.options import MANUAL, Reason
 from sweepd.deploy.dashboard.alerts import LEVELS, Alert, slot_alerts, sorted_alerts
@@ -17,15 +18,18 @@ from sweepd.deploy.dashboard.formatting import moment
 from sweepd.deploy.dashboard.health import Health, health
 from sweepd.deploy.registry.flags import AsJson, RegistryFlags, registry_flags
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.live.notify import Notifier
+from sweepd.deploy.trading.live.arena import ArenaRules
 from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.records import DIFFERS, ParityDay, Trader
 from sweepd.deploy.trading.live.store import TraderStore, store_parity
-from sweepd.envs.support.errors import InputError
+from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.flags import takes_flags
-from sweepd.envs.support.formatting import minute
+from sweepd.envs.support.formatting import MISSING, minute
 from sweepd.envs.support.loading import loading
 from sweepd.envs.support.terminal import Terminal, printable
+
+if TYPE_CHECKING:
+    from sweepd.deploy.trading.live.judge_arena import ArenaVerdict
 
 SlotArgument = Annotated[str, typer.Argument(help="Slot of the trader, for example crypto-1h.")]
 
@@ -108,15 +112,70 @@ def status_command(
 
 @trader_app.command("parity")
 @takes_flags
-def parity_command(where: RegistryFlags, slot: SlotArgument, as_json: AsJson = False) -> None:
+def parity_command(
+    where: RegistryFlags,
+    slot: SlotArgument,
+    certify: Annotated[
+        bool,
+        typer.Option("--certify", help="Certify the days that are over and have no certificate."),
+    ] = False,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the file of a certificate, for anybody to verify.")
+    ] = None,
+    day: Annotated[
+        str | None,
+        typer.Option(help="The UTC day of --export, like 2024-01-31. Default: the newest one."),
+    ] = None,
+    verify: Annotated[
+        Path | None,
+        typer.Option(help="Check such a file, and recompute its day; needs no registry."),
+    ] = None,
+    bundle: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder of a bundle that --verify needs; give it once per bundle."),
+    ] = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(help="Key (PEM) whose signature --verify demands; needs the extra [sign]."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Recompute every decision and the simulator's return from the record, day by day.
 
     The result is stored; the dashboard shows it. If a decision differs, or a return that the
     recorded fills do not explain, an alert is recorded and sent, and the exit code is 1.
+
+    --certify writes certificates instead: each names hashes of everything that a day followed from,
+    and the certificate before it. A file of one is checked without the registry. If
+    SWEEPD_SIGNING_KEY names a private key (PEM), certificates are signed.
     """
+    modes = [certify, export is not None, verify is not None]
+    if sum(modes) > 1:
+        raise InputError("--certify, --export and --verify exclude each other")
+    if day is not None and export is None:
+        raise InputError("--day is for --export")
+    if verify is None and (bundle or public_key):
+        raise InputError("--bundle and --public-key are for --verify")
+    if as_json and (export or verify):
+        raise InputError("--json is not for --export and --verify")
+    if not any(modes):
+        _show_parity(where.open(), slot, as_json=as_json)
+        return
     with loading():
+        from sweepd.deploy.cli.certificates import certify_days, export_day, verify_file
+    if verify is not None:
+        verify_file(slot, verify, bundle or (), public_key)
+    elif export is not None:
+        export_day(where.open(), slot, export, day)
+    else:
+        certify_days(where.open(), slot, as_json=as_json)
+
+
+def _show_parity(registry: Registry, slot: str, *, as_json: bool) -> None:
+    """Recompute the whole record, store and show it; exit with code 1 if it differs."""
+    with loading():
+        from sweepd.deploy.cli.certificates import alert
         from sweepd.deploy.trading.live.parity import parity
-    registry = where.open()
     console = Terminal(stderr=True)
     columns = (TextColumn("bars"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     plain = as_json or not console.is_terminal
@@ -136,11 +195,70 @@ def parity_command(where: RegistryFlags, slot: SlotArgument, as_json: AsJson = F
     else:
         Terminal().print_line(text)
     if differs:
-        TraderStore(registry.database).note(slot, "alert", text)
-        notifier = Notifier.from_environment(os.environ, lambda line: typer.echo(line, err=True))
-        notifier.notify("alert", f"sweepd {slot}: alert", text, slot)
-        notifier.close()
+        alert(TraderStore(registry.database), slot, text)
         raise typer.Exit(1)
+
+
+@trader_app.command("arena")
+@takes_flags
+def arena_command(
+    where: RegistryFlags,
+    slot: SlotArgument,
+    seats: Annotated[
+        int, typer.Option(min=1, help="Challengers that take part at a time.")
+    ] = ArenaRules.seats,
+    term: Annotated[
+        int, typer.Option(min=1, help="Days after which a seat may be given to another challenger.")
+    ] = ArenaRules.term,
+    spacing: Annotated[
+        int, typer.Option(min=0, help="Days between the entries of two challengers.")
+    ] = ArenaRules.spacing,
+    as_json: AsJson = False,
+) -> None:
+    """Judge the slot's challengers by all days that are over: promote, withdraw, give free seats.
+
+    `sweepd trade SLOT --arena N` trades those that have a seat. Judging costs nothing, however
+    often it is done.
+    """
+    with loading():
+        from sweepd.deploy.registry.arena_rows import ReignEnded
+        from sweepd.deploy.registry.records import ChampionMoved
+        from sweepd.deploy.trading.live.judge_arena import judge_arena
+    try:
+        found = judge_arena(where.open(), slot, ArenaRules(seats, term, spacing))
+    except (ChampionMoved, ReignEnded) as error:
+        raise RunError(f"{error}; try again") from error
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False))
+        return
+    terminal = Terminal()
+    for text in found.told:
+        terminal.print_line(text)
+    terminal.print_line(
+        f"{slot}: champion {found.champion}, reign {found.reign}{', has aged' if found.aged else ''}; "
+        f"{len(found.seats)} take part, {len(found.waiting)} wait"
+    )
+    if found.seats:
+        terminal.print(arena_table(found))
+
+
+def arena_table(found: ArenaVerdict) -> Table:
+    """Return the seats as a table."""
+    table = Table(box=None, pad_edge=False)
+    names = ("bundle", "entry", "days", "against champion", "E", "wins at", "days if it goes on")
+    for name in names:
+        table.add_column(name, justify="left" if name == "bundle" else "right")
+    for seat in found.seats:
+        table.add_row(
+            seat.name,
+            str(seat.number) if seat.threshold is not None else seat.kind,
+            str(seat.days),
+            f"{seat.relative:+.2%}",
+            f"{seat.e:.3g}",
+            MISSING if seat.threshold is None else f"{seat.threshold:,.0f}",
+            MISSING if seat.expected_days is None else f"{seat.expected_days:,.0f}",
+        )
+    return table
 
 
 def _parity_text(slot: str, days: list[ParityDay]) -> str:

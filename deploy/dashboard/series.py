@@ -16,7 +16,7 @@ from sweepd.deploy.dashboard.formatting import ratio, share
 from sweepd.deploy.trading.flows import growth
 from sweepd.deploy.trading.live.records import AccountHistory, AccountRecord
 from sweepd.deploy.trading.live.store import TraderStore
-from sweepd.envs.crypto.data.timeframe import DAY, bars_per_year
+from sweepd.envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
 from sweepd.envs.crypto.scoring import metrics
 from sweepd.envs.support.formatting import MISSING, percent
 
@@ -54,8 +54,11 @@ class Series:
         return np.divide(after - before, before, out=np.zeros_like(before), where=before > 0.0)
 
     def sharpe(self, timeframe: str) -> float | None:
-        """Return the annualised Sharpe ratio, None for too few bars."""
+        """Return the annualised Sharpe ratio; None for too few bars, or lines thinned to days."""
         returns = self.returns
+        distances = np.diff(self.lines.time)
+        if distances.size and np.median(distances) > bar_seconds(timeframe):
+            return None
         return (
             metrics.sharpe(returns, bars_per_year(timeframe))
             if returns.size >= FEWEST_RETURNS

@@ -33,9 +33,10 @@ VIEWS = {
     "/orders": "Orders",
     "/events": "Events",
     "/parity": "Parity",
+    "/night": "Night",
 }
 GATE_REPORT = Path("gate", "gate.html")  # in a study's folder
-OF_TRADERS = ("/events", "/parity")  # views that a replay does not have
+OF_TRADERS = ("/events", "/parity", "/night")  # views that a replay does not have
 RANGES = {"1": "1 day", "7": "7 days", "30": "30 days", "": "all"}
 
 

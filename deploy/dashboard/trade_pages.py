@@ -31,12 +31,13 @@ from sweepd.deploy.trading.live.records import (
     OrderRecord,
     ParityDay,
 )
-from sweepd.deploy.trading.live.store import stored_parity
+from sweepd.deploy.trading.live.store import stored_certificates, stored_parity
 from sweepd.deploy.trading.round_trips import RoundTrip
 from sweepd.envs.crypto.data.timeframe import DAY
 from sweepd.envs.support.errors import InputError, RunError
 
 DAYS_PER_PAGE = 31
+CERTIFICATES_SHOWN = 31
 SORTS = {
     "": "newest first",
     "profit": "highest profit first",
@@ -165,6 +166,9 @@ class TradePages:
                 "unexplained": any(day.unexplained > DIFFERS for day in days),
                 "gap": max(days, key=lambda day: abs(day.gap), default=None),
                 "bar": max((day.bar for day in days), default=0.0),
+                "certificates": stored_certificates(
+                    asked.opened.registry.database, asked.slot, newest=CERTIFICATES_SHOWN
+                )[::-1],
                 "paging": paging,
                 "figures": {"parity": parity_figure(days)}
                 if any(abs(day.gap) > SAME for day in days)

@@ -18,6 +18,7 @@ from werkzeug.wrappers import Request, Response
 
 from sweepd.deploy.dashboard.action_pages import ActionPages
 from sweepd.deploy.dashboard.actions import Places
+from sweepd.deploy.dashboard.night_page import NightPages
 from sweepd.deploy.dashboard.pages import ASSETS, SECURITY, Handler, Pages, check_reading, refusal
 from sweepd.deploy.dashboard.slot_pages import SlotPages
 from sweepd.deploy.dashboard.source import PaperSource, StudySource
@@ -80,6 +81,7 @@ class Dashboard:
         self._pages: Mapping[str, Handler] = {
             **SlotPages(pages, paper, search).routes(),
             **TradePages(pages, paper).routes(),
+            **NightPages(pages, paper).routes(),
             **StudyPages(pages, search).routes(),
         }
 

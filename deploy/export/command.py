@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sweepd.deploy.cli.options import REFERENCE
+from sweepd.deploy.registry.flags import RegistryFlags
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.files import write_atomic
+from sweepd.envs.support.flags import takes_flags
 from sweepd.envs.support.loading import loading
 from sweepd.envs.support.study_options import RunsDir, Storage
 
@@ -27,16 +30,21 @@ class Format(StrEnum):
     JSON = "json"
     ONNX = "onnx"
     TORCH = "torch"
+    FREQTRADE = "freqtrade"
 
 
 SUFFIXES = {Format.ONNX: ".onnx", Format.TORCH: ".pt2"}  # of policies, which go to a file
 
 
+@takes_flags
 def export_command(
+    where: RegistryFlags,
     trial: Annotated[
         str,
         typer.Argument(
-            metavar="STUDY#NUMBER", help="The trial; STUDY without a number is its best trial."
+            metavar="STUDY#NUMBER",
+            help="The trial; STUDY without a number is its best trial. For freqtrade also "
+            f"{REFERENCE}",
         ),
     ],
     to: Annotated[
@@ -44,13 +52,14 @@ def export_command(
         typer.Option(
             help="Parameters: sb3 (a script for Stable-Baselines3), zoo3 (an entry of its model "
             "zoo), cleanrl (a command line), json. Policy: onnx, torch (torch.export, and the "
-            "weights as safetensors)."
+            "weights as safetensors), freqtrade (a strategy, its weights and a configuration)."
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File to write. Default: standard output; of a policy STUDY-NUMBER.onnx or .pt2."
+            help="File to write. Default: standard output; of a policy STUDY-NUMBER.onnx or .pt2. "
+            "freqtrade: folder of the three files; default: this one."
         ),
     ] = None,
     member: Annotated[
@@ -69,19 +78,26 @@ def export_command(
 
     A policy has its normaliser inside, and gives actions of the environment. It is written only if
     it gives the same actions as the policy that promotion would score.
+
+    A strategy of freqtrade decides as the bundle does. What freqtrade cannot do is refused.
     """
     with loading():
         from sweepd.deploy.export.source import find_source
         from sweepd.optimize.study.record.database import open_to_read, storage_url
         from sweepd.optimize.study.record.reader import StudyReader
     url = storage_url(storage, runs_dir)
+    if to is Format.FREQTRADE:
+        _refuse_member(member, to)
+        _write_strategy(trial, where, url, out or Path(), runs_dir)
+        return
+    if where != RegistryFlags.from_environment():
+        raise InputError(f"--deployments and --registry are for --to freqtrade, not {to}")
     name, _, number = trial.partition("#")
     source = find_source(StudyReader(open_to_read(url), name, runs_dir), number)
     if to in SUFFIXES:
         _write_policy(source, to, url, out, member, runs_dir)
         return
-    if member is not None:
-        raise InputError(f"--member {member} is for --to onnx and torch, not {to}")
+    _refuse_member(member, to)
     text, notes = _parameters(source, to)
     for note in notes:
         typer.echo(note, err=True)
@@ -89,6 +105,11 @@ def export_command(
         typer.echo(text, nl=False)
     else:
         _write(out, text)
+
+
+def _refuse_member(member: int | None, to: Format) -> None:
+    if member is not None:
+        raise InputError(f"--member {member} is for --to onnx and torch, not {to}")
 
 
 def _parameters(source: Source, to: Format) -> tuple[str, list[str]]:
@@ -154,3 +175,26 @@ def _write_policy(
         )
     for file in written:
         typer.echo(str(file))
+
+
+def _write_strategy(
+    word: str, where: RegistryFlags, url: str, folder: Path, runs_dir: Path | None
+) -> None:
+    """Write a strategy for freqtrade of what a word names: a trial, or a bundle."""
+    with loading():
+        from sweepd.deploy.export.freqtrade import class_name, write_strategy
+        from sweepd.deploy.gates import load_bundle, load_reference, named_trial
+    if "#" in word:
+        found = named_trial(word, url, runs_dir)
+    elif Path(word).is_dir():  # needs no registry
+        found, word = load_bundle(Path(word)), Path(word).resolve().name
+    else:
+        found = load_reference(where.open(), word)
+    try:
+        paths, notes = write_strategy(found, class_name(word), folder)
+    except OSError as error:
+        raise InputError(f"--out {folder} cannot be written ({error.strerror})") from None
+    for note in notes:
+        typer.echo(note, err=True)
+    for path in paths:
+        typer.echo(str(path))

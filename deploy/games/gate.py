@@ -31,6 +31,7 @@ from sweepd.deploy.games.candidates import (
     trial_bundle,
 )
 from sweepd.deploy.games.comparison import compare_players
+from sweepd.deploy.games.defence import DEALS, defend_champion
 from sweepd.deploy.games.duel_panel import DuelGames, DuelPanel, judge_duels, with_champion
 from sweepd.deploy.games.panel import Panel, PanelGames, judge_panel, panel_seed
 from sweepd.deploy.games.panel import compare as compare_scores
@@ -43,8 +44,9 @@ from sweepd.deploy.promotion.flags import PromoteFlags
 from sweepd.deploy.promotion.gate import Gate, NothingToJudge, TrialPolicy, Verification
 from sweepd.deploy.promotion.members import trial_members
 from sweepd.deploy.promotion.promotion import Step
-from sweepd.deploy.promotion.rules import GateRule
+from sweepd.deploy.promotion.rules import GateRule, RuleFinding
 from sweepd.deploy.promotion.sections import Report, Section
+from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.registry.records import CountedEvaluation
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.registry.slots import slot_name
@@ -69,7 +71,7 @@ class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
     title = "games"
     study_type, bundle_type = GameStudy, GameBundle
     first_stage, second_stage = SEARCH, PANEL
-    without_effect = ("data_dir", "ensemble", "weights", "first_stage")
+    without_effect = ("data_dir", "ensemble", "weights", "first_stage", "refit")
     limit_example = "beats-champion=5"
 
     def __init__(
@@ -136,6 +138,23 @@ class GameGate(Gate[GameStudy, GameCandidate, Panel, GameBundle]):
         """The evaluated result that failed the fewest rules, and of these the best by its panel."""
         scored = [result for result in results if result.look is not None]
         return min(scored, key=_distance) if scored else super().closest(results)
+
+    def judge_for_arena(
+        self, candidate: GameCandidate, champion: GameBundle
+    ) -> tuple[tuple[RuleFinding, ...], str]:
+        findings = self.judge_first_stage(candidate, thorough=True)
+        return findings, "" if same_game(
+            champion, self.study
+        ) else "the champion plays another game"
+
+    def arena_bundle(self, candidate: GameCandidate, findings: Sequence[RuleFinding]) -> GameBundle:
+        found = [one.to_dict() for one in findings]
+        gate = {"selection": candidate.selection, "slot": self.slot, "findings": found}
+        return self.build(candidate, finite(gate))
+
+    @classmethod
+    def defend(cls, registry: Registry, slot: str, games: int | None) -> list[str]:
+        return defend_champion(registry, slot, games=DEALS if games is None else games)
 
     def build(self, candidate: GameCandidate, gate: dict[str, Any]) -> GameBundle:
         return build_bundle(candidate, self.study, gate=gate)

@@ -202,7 +202,7 @@ def read_search(
     returns = TrialReturns()
     for trial in complete:
         try:
-            paths, time = read_paths(_paths_file(trial, run_dir))
+            paths, time = read_paths(paths_file(trial, run_dir))
             metrics = tuple(paths.summarise(timeframe))
             excess = paths.returns - paths.equal_weight
             returns.add(trial.number, excess, time)
@@ -224,7 +224,7 @@ def combine(
         ValueError: the trials' paths are on different bars.
         OSError: a file of paths cannot be read.
     """
-    found = [read_paths(_paths_file(trial, run_dir)) for trial in trials]
+    found = [read_paths(paths_file(trial, run_dir)) for trial in trials]
     if any(not np.array_equal(time, found[0][1]) for _, time in found):
         raise ValueError("the trials' paths are on different bars")
     paths = [one for one, _ in found]
@@ -265,6 +265,7 @@ def _deviations(excess: Array) -> tuple[float, ...]:
     return tuple(map(float, np.std(excess, axis=1, ddof=1)))
 
 
-def _paths_file(trial: FrozenTrial, run_dir: Path) -> Path:
+def paths_file(trial: FrozenTrial, run_dir: Path) -> Path:
+    """Return the file of a trial's back-test paths."""
     folder = TrialRecord.from_attributes(trial.user_attrs).folder(trial.number)
     return run_dir / folder / PATHS_FILE

@@ -27,6 +27,7 @@ from sweepd.deploy.market.manifest import (
     RecipePart,
     TrialPart,
 )
+from sweepd.deploy.market.scored import SCORED_FILE, ScoredRecord
 from sweepd.deploy.registry.bundle_files import (
     MARKET,
     MEMBERS_FILE,
@@ -39,7 +40,8 @@ from sweepd.deploy.registry.bundle_files import (
     read_bundle,
     sha256,
 )
-from sweepd.envs.crypto.data.timeframe import on_grid, parse_time
+from sweepd.envs.crypto.data.alpaca import SHARE_CALENDARS
+from sweepd.envs.crypto.data.timeframe import calendar_of, has_hours, on_grid, parse_time
 from sweepd.envs.crypto.features import Recipe, get_recipe
 from sweepd.envs.crypto.params import SHORTS, EnvParams, Instruments
 from sweepd.envs.support.errors import InputError
@@ -146,12 +148,22 @@ class Bundle(StoredBundle[Manifest | EnsembleManifest]):
     def retrained(self, contents: Sequence[bytes]) -> Bundle:
         """See `StoredBundle.retrained`."""
         names = (part.file for part in self.manifest.trials)
-        return dataclasses.replace(self, files=dict(zip(names, contents, strict=True)))
+        files = {**self.files, **dict(zip(names, contents, strict=True))}
+        return dataclasses.replace(self, files=files)
+
+    @cached_property
+    def scored(self) -> ScoredRecord | None:
+        """The record that it was chosen by, of bundles that no hold-out has seen; else None."""
+        content = self.files.get(SCORED_FILE)
+        return None if content is None else ScoredRecord.from_bytes(content)
 
     def check(self) -> None:
         """See `StoredBundle.check`."""
         for trial in self.manifest.trials:
             _check_weights(trial, self.files[trial.file], self.manifest.files[trial.file])
+        if SCORED_FILE in self.files:
+            check_file(SCORED_FILE, self.files[SCORED_FILE], self.manifest.files[SCORED_FILE])
+            _ = self.scored
         _check_meaning(self)
 
 
@@ -173,16 +185,24 @@ def market_bundle(bundle: StoredBundle[Any]) -> Bundle:
     return bundle
 
 
-def default_symbols(tickers: tuple[str, ...], *, synthetic: bool) -> dict[str, dict[str, str]]:
+def default_symbols(
+    tickers: tuple[str, ...], timeframe: str, *, synthetic: bool
+) -> dict[str, dict[str, str]]:
     """Symbols of `tickers` by venue; none for a synthetic market.
 
-    On Alpaca, coins that are pegged to the dollar are replaced by USD.
+    On Alpaca, coins that are pegged to the dollar are replaced by USD. With a calendar of New York,
+    tickers are shares, AAPL/USD is AAPL; Alpaca has no others.
 
     Raises:
         InputError: two tickers have one symbol at a venue, where their positions are one.
     """
     if synthetic or not all("/" in ticker for ticker in tickers):
         return {}
+    if has_hours(timeframe):
+        in_dollars = all(ticker.endswith("/USD") for ticker in tickers)
+        if calendar_of(timeframe) not in SHARE_CALENDARS or not in_dollars:
+            return {}
+        return {"alpaca": {ticker: ticker.removesuffix("/USD") for ticker in tickers}}
     pegged = {"USDT", "USDC", "BUSD", "FDUSD", "TUSD"}
     pairs = [ticker.split("/", 1) for ticker in tickers]
     symbols = [f"{base}/{'USD' if quote in pegged else quote}" for base, quote in pairs]
@@ -197,9 +217,11 @@ def alpaca_symbols(bundle: Bundle) -> dict[str, str]:
     """
     symbols = bundle.manifest.symbols.get("alpaca")
     if symbols is None:
-        synthetic = "its market is synthetic; use --feed recorded"
-        unknown = "they were unknown when it was made"
-        why = synthetic if bundle.manifest.data.synthetic else unknown
+        why = "they were unknown when it was made"
+        if bundle.manifest.data.synthetic:
+            why = "its market is synthetic; use --feed recorded"
+        elif has_hours(bundle.manifest.timeframe):
+            why = "Alpaca has shares in USD at New York's exchanges only; use --feed folder"
         raise InputError(f"bundle {bundle.name} has no symbols for alpaca: {why}")
     return _distinct(symbols)
 

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 from optuna.trial import FrozenTrial
 
-from sweepd.deploy.market.backtests import SearchStatistics, combine, read_search
+from sweepd.deploy.market.backtests import (
+    SearchStatistics,
+    combine,
+    paths_file,
+    read_paths,
+    read_search,
+)
 from sweepd.deploy.market.bundle import (
     NO_SHORT_ENSEMBLES,
     Bundle,
@@ -28,6 +35,7 @@ from sweepd.deploy.market.manifest import (
     trial_file,
 )
 from sweepd.deploy.market.rules import MarketEvidence, Selection
+from sweepd.deploy.market.scored import SCORED_FILE, ScoredRecord
 from sweepd.deploy.market.scoring import Score
 from sweepd.deploy.market.shares import choose_shares
 from sweepd.deploy.promotion.flags import Weights
@@ -44,7 +52,7 @@ from sweepd.envs.crypto.data.timeframe import format_time, grid_from
 from sweepd.envs.crypto.features import get_recipe
 from sweepd.envs.crypto.params import EnvParams, Instruments
 from sweepd.envs.crypto.scoring.figures import path_metrics
-from sweepd.envs.crypto.scoring.metrics import Metrics
+from sweepd.envs.crypto.scoring.metrics import Metrics, PathTrades
 from sweepd.envs.crypto.scoring.selection import median_path
 from sweepd.envs.support.errors import InputError
 from sweepd.optimize.study.record.reader import StudyReader
@@ -157,7 +165,18 @@ def open_study(name: str | None, storage: str, runs_dir: Path | None = None) -> 
 
 
 def study_search(study: MarketStudy) -> SearchStatistics:
-    """Statistics of the paths of all its COMPLETE trials."""
+    """Statistics of the paths of all its COMPLETE trials.
+
+    Raises:
+        InputError: the paths of some of them were removed, so that the luck in the choice of the
+            best one cannot be computed.
+    """
+    if study.thinned is not None:
+        raise InputError(
+            f"{study.thinned.words(study.name)}: the back-test paths of most trials are gone, from "
+            "which the gate computes PBO and the deflated Sharpe ratio; what it found before is in "
+            f"{study.run_dir / 'gate'}"
+        )
     # A run's trial was the best of others, and a prior's trials guided the search: they count.
     finished = study.finished + study.chosen_from
     return read_search(
@@ -260,13 +279,44 @@ def trial_bundle(study: MarketStudy, number: int) -> Bundle:
     return build_bundle(candidate, study, {})
 
 
-def build_bundle(candidate: MarketCandidate, study: MarketStudy, gate: dict[str, Any]) -> Bundle:
+def scored_record(candidate: MarketCandidate, study: MarketStudy) -> ScoredRecord:
+    """The median back-test path of a candidate, and the luck in its mean.
+
+    Raises:
+        InputError: the paths cannot be read any more.
+    """
+    deflation = candidate.selection.deflation
+    try:
+        paths = candidate_paths(candidate, study)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{candidate.name}: its paths cannot be read: {error}") from error
+    assert deflation is not None  # or the first stage would have failed
+    returns, equal = (one[deflation.path] for one in (paths.returns, paths.equal_weight))
+    luck = deflation.luck * float(np.std(returns - equal, ddof=1))
+    return ScoredRecord(returns.astype(np.float64), equal.astype(np.float64), luck)
+
+
+def candidate_paths(candidate: MarketCandidate, study: MarketStudy) -> PathTrades:
+    """The back-test paths of a candidate's members, or of several trials together."""
+    trials = [part.trial for part in candidate.parts]
+    if len(trials) == 1:
+        return read_paths(paths_file(trials[0], study.run_dir))[0]
+    return combine(trials, candidate.shares, study.run_dir, study.spec.data.timeframe).paths
+
+
+def build_bundle(
+    candidate: MarketCandidate,
+    study: MarketStudy,
+    gate: dict[str, Any],
+    scored: ScoredRecord | None = None,
+) -> Bundle:
     """The bundle of a candidate without faults.
 
     Args:
         candidate: the candidate.
         study: its study.
         gate: the gate's report.
+        scored: the record that it was chosen by, of a candidate that no hold-out sees.
 
     Raises:
         ValueError: a trial lacks a seed or valid environment parameters.
@@ -282,9 +332,11 @@ def build_bundle(candidate: MarketCandidate, study: MarketStudy, gate: dict[str,
         name = trial_file(number) if several else MEMBERS_FILE
         files[name] = scored_weights(part.record, study.run_dir)
         trials.append(_trial_part(part, study, name, files[name]))
+    if scored is not None:
+        files[SCORED_FILE] = scored.to_bytes()
     common: dict[str, Any] = {
         "tickers": tickers,
-        "symbols": default_symbols(tickers, synthetic=data.synthetic),
+        "symbols": default_symbols(tickers, data.timeframe, synthetic=data.synthetic),
         "timeframe": data.timeframe,
         "recipe": recipe_part(get_recipe(str(spec.recipe["name"]))),
         "minimum_order": tuple(instruments.minimum_order),

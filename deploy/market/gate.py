@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from sweepd.deploy.market.candidates import (
     MarketStudy,
     build_bundle,
     read_candidate,
+    scored_record,
     study_search,
     trial_bundle,
 )
@@ -43,11 +45,13 @@ from sweepd.deploy.promotion.members import trial_members
 from sweepd.deploy.promotion.promotion import Step
 from sweepd.deploy.promotion.rules import GateRule, RuleFinding, deciding, judge, passed
 from sweepd.deploy.promotion.sections import Report, Section
+from sweepd.deploy.promotion.studies import objective_of
 from sweepd.deploy.registry.bundle_files import finite
 from sweepd.deploy.registry.records import CountedEvaluation
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.crypto.data.bars import Bars, load_bars
 from sweepd.envs.crypto.scoring import luck
+from sweepd.envs.crypto.scoring.figures import MEDIAN_RATIO
 from sweepd.envs.crypto.splits import window_of
 from sweepd.envs.external.codec import SpaceCodec
 from sweepd.envs.support.errors import InputError
@@ -55,6 +59,12 @@ from sweepd.optimize.study.record.bars import load_study_bars
 from sweepd.optimize.study.record.data_spec import DataSpec
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.spans import study_splits
+
+# Rules about choosing the best of many trials.
+OF_SELECTION = ("deflated-sharpe", "pbo")
+# The names of a median path's annual information ratio and of its standard error.
+RATIO = (MEDIAN_RATIO, "information_ratio_error")
+HARM = 1.645  # standard errors of a difference that only 5% of equal strategies exceed
 
 
 def default_slot(environment: str, data: DataSpec) -> str:
@@ -115,7 +125,7 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
         together = [trials[:count]] if count > 1 else [[item] for item in trials]
         self._bars = load_study_bars(study.spec.data, self.bars_folder)
         self._holdout = study_splits(study.spec).holdout
-        if self._holdout[1] <= self._holdout[0]:
+        if self._holdout_bars == 0 and not self.flags.without_looks:
             raise NothingToJudge(
                 "no hold-out",
                 "the study set no bars aside (--holdout 0), so there is no unseen data",
@@ -146,6 +156,65 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
         evidence = dataclasses.replace(candidate.evidence(), nearest_constant=nearest)
         return judge(self.rules, evidence, CROSS_VALIDATION)
 
+    def judge_for_arena(
+        self, candidate: MarketCandidate, champion: Bundle
+    ) -> tuple[tuple[RuleFinding, ...], str]:
+        findings = self.judge_first_stage(candidate, thorough=True)
+        if not self.flags.refit:
+            return findings, self._behind_control(candidate, champion)
+        # Nothing was chosen from this study's trials, so nothing is to be said of luck.
+        findings = tuple(one for one in findings if one.name not in OF_SELECTION)
+        return findings, self._no_refit(candidate, champion)
+
+    def _behind_control(self, candidate: MarketCandidate, champion: Bundle) -> str:
+        """Whether trial 0, if it has the champion's hyperparameters, did as well or better."""
+        for trial in self.study.all_complete:
+            if trial.number != 0 or dict(trial.params) != champion.origin.parameters:
+                continue
+            if 0 in candidate.trials:
+                return "trial 0, with the champion's own hyperparameters, did best"
+            if not candidate.objective >= objective_of(trial):
+                return (
+                    f"{candidate.name} ({candidate.objective:.4g}) is behind trial 0 "
+                    f"({objective_of(trial):.4g}), which has the champion's hyperparameters"
+                )
+        return ""
+
+    def _no_refit(self, candidate: MarketCandidate, champion: Bundle) -> str:
+        """Whether trial 0 is not the champion's strategy, or is clearly worse than it was."""
+        (part,) = candidate.parts
+        if dict(part.trial.params) != champion.origin.parameters:
+            return (
+                f"trial 0 of study {self.study.name!r} does not have the hyperparameters of "
+                f"champion {champion.name}"
+            )
+        assert self.search is not None
+        told = self.search.describe(candidate.trials, candidate.selection)
+        before = champion.manifest.gate.get("selection") or {}
+        figures = [
+            one[name] for one in (told, before) for name in RATIO if one.get(name) is not None
+        ]
+        if len(figures) < 4:
+            return f"champion {champion.name} has no back-test to compare with"
+        ratio, error, earlier, its_error = map(float, figures)
+        least = earlier - HARM * math.hypot(error, its_error)
+        if ratio < least:
+            return (
+                f"trial 0 has an information ratio of {ratio:.2f} in cross-validation, and the "
+                f"champion had {earlier:.2f}: less than {least:.2f} is clearly worse"
+            )
+        return ""
+
+    def arena_bundle(self, candidate: MarketCandidate, findings: Sequence[RuleFinding]) -> Bundle:
+        assert self.search is not None
+        gate: dict[str, Any] = {
+            "selection": self.search.describe(candidate.trials, candidate.selection),
+            "slot": self.slot,
+            "findings": [one.to_dict() for one in findings],
+        }
+        scored = scored_record(candidate, self.study)
+        return build_bundle(candidate, self.study, finite(gate), scored)
+
     def build(self, candidate: MarketCandidate, gate: dict[str, Any]) -> Bundle:
         return build_bundle(candidate, self.study, gate)
 
@@ -168,6 +237,11 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
         )
         self.progress(f"{candidate.name}: hold-out evaluation {look.number}, {end - first:,} bars")
         return look, score_bundle(draft, self._bars, window_of(self._holdout))
+
+    @property
+    def _holdout_bars(self) -> int:
+        first, end = self._holdout
+        return end - first
 
     @property
     def _holdout_span(self) -> tuple[int, int]:
@@ -229,8 +303,8 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
     def _power(self, result: MarketResult) -> GatePower | None:
         """The power of this gate; None of several trials, and with another limit of the ratio."""
         limits = {rule.name: rule.limit for rule in self.rules}
-        candidate, first = result.candidate, self._holdout[0]
-        if self.search is None or len(candidate.trials) > 1:
+        candidate = result.candidate
+        if self.search is None or len(candidate.trials) > 1 or self._holdout_bars == 0:
             return None
         if limits["deflated-sharpe"] != luck.CONFIDENCE:
             return None
@@ -239,7 +313,7 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
             self.search,
             candidate.trials[0],
             candidate.selection,
-            self._holdout[1] - first,
+            self._holdout_bars,
             min(next_level, 0.5),
             limits["pbo"],
         )
@@ -250,7 +324,7 @@ class MarketGate(Gate[MarketStudy, MarketCandidate, Score, Bundle]):
         return Advice(self.study, self.search, self.bars_folder, closest, edge, power).steps()
 
     def looks(self) -> int:
-        if self.search is None:  # so the study may have no hold-out
+        if self.search is None or self._holdout_bars == 0:
             return 0
         tickers = self.study.spec.data.tickers
         return self.registry.evaluations.count_holdout(tickers, *self._holdout_span)

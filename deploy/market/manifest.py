@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from sweepd.deploy.market.scored import SCORED_FILE
 from sweepd.deploy.promotion.flags import Weights
 from sweepd.deploy.registry.bundle_files import MEMBERS_FILE, BaseManifest
 from sweepd.envs.support.validation import StrictModel
@@ -123,7 +124,7 @@ class _Common(BaseManifest):
         for venue, names in self.symbols.items():
             if set(names) != set(self.tickers):
                 raise ValueError(f"symbols of {venue} must name exactly the tickers")
-        if set(self.files) != {trial.file for trial in trials}:
+        if set(self.files) - {SCORED_FILE} != {trial.file for trial in trials}:
             raise ValueError(
                 f"files must list {', '.join(trial.file for trial in trials)} and nothing else"
             )

@@ -55,7 +55,8 @@ class ProgramGate(Gate[ProgramStudy, ProgramCandidate, FreshScore, ProgramBundle
     study_type, bundle_type = ProgramStudy, ProgramBundle
     first_stage, second_stage = SEARCH, FRESH
     without_effect = (
-        *("data_dir", "looks", "ensemble", "weights", "first_stage", "games", "play", "baseline"),
+        *("data_dir", "looks", "ensemble", "weights", "first_stage", "arena", "refit"),
+        *("games", "play", "baseline"),
     )
     limit_example = "value=0.9"
 

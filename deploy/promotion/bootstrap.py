@@ -61,7 +61,7 @@ def gate_level(look: int) -> float:
 
     The levels of all evaluations sum to `ALPHA`, so by Bonferroni's inequality (alpha spending) the
     probability of any false promotion is at most `ALPHA`. Live challengers have levels that shrink
-    more slowly: `sweepd.deploy.trading.live.comparison.arena_level`.
+    more slowly: `sweepd.deploy.promotion.betting.log_threshold`.
     """
     return ALPHA / 2.0**look
 

@@ -59,15 +59,20 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         return []
     paths = [folder / "gate.html", folder / "gate.pdf"]
     picture = report.picture.draw()
-    write_atomic(paths[0], to_html(report, picture))
+    write_atomic(paths[0], to_html(report, to_png(picture)))
     write_atomic(paths[1], lambda path: write_pdf(path, report, picture))
     return paths
 
 
-def to_html(report: Report, picture: Figure) -> str:
-    """The report as one self-contained page, with the picture as a PNG."""
+def to_png(picture: Figure) -> bytes:
+    """The picture as it is in `to_html`."""
     png = io.BytesIO()
     picture.savefig(png, format="png", dpi=110)
+    return png.getvalue()
+
+
+def to_html(report: Report, png: bytes | None) -> str:
+    """The report as one self-contained page. png: its picture, None without one."""
     pages = Environment(
         loader=PackageLoader("sweepd.deploy.promotion"),
         autoescape=True,
@@ -76,7 +81,7 @@ def to_html(report: Report, picture: Figure) -> str:
     )
     return pages.get_template("report.html").render(
         report=report,
-        png=base64.b64encode(png.getvalue()).decode(),
+        png=None if png is None else base64.b64encode(png).decode(),
         colours=COLOURS,
         number=number,
         limit=limit,

@@ -90,6 +90,22 @@ class PromoteFlags:
             help="Apply only the rules that need no hold-out evaluation, to the best trial.",
         ),
     ] = False
+    arena: Annotated[
+        bool,
+        typer.Option(
+            "--arena",
+            help="Make the best trial a challenger if it meets the rules that need no hold-out or "
+            "panel. Only bars that come after it entered the arena decide then, or games.",
+        ),
+    ] = False
+    refit: Annotated[
+        bool,
+        typer.Option(
+            "--refit",
+            help="Markets: make trial 0 a challenger as the champion's refit: its hyperparameters, "
+            "trained on newer bars.",
+        ),
+    ] = False
     games: Annotated[
         int | None,
         typer.Option(
@@ -122,3 +138,13 @@ class PromoteFlags:
     ] = False
     as_json: AsJson = False
     reason: Annotated[str, typer.Option(help="Reason for the slot's history.")] = ""
+
+    @property
+    def for_arena(self) -> bool:
+        """Whether the candidate asks for a seat in the arena."""
+        return self.arena or self.refit
+
+    @property
+    def without_looks(self) -> bool:
+        """Whether no evaluation on unseen data is made."""
+        return self.first_stage or self.for_arena

@@ -281,7 +281,43 @@ class Gate(ABC, Generic[StudyT, CandidateT, ScoreT, BundleT]):
     def record(self, candidate: CandidateT, score: ScoreT) -> dict[str, Any]:
         """The evaluation in the bundle's gate report."""
 
+    # The arena:
+
+    def judge_for_arena(
+        self, candidate: CandidateT, champion: BundleT
+    ) -> tuple[tuple[RuleFinding, ...], str]:
+        """Findings of the rules that need no unseen data, and what else keeps a candidate out.
+
+        Args:
+            candidate: the candidate.
+            champion: the slot's champion.
+
+        Returns:
+            The findings, and a sentence without its full stop, "" if nothing does.
+        """
+        raise NotImplementedError  # `without_effect` has --arena and --refit
+
+    def arena_bundle(self, candidate: CandidateT, findings: Sequence[RuleFinding]) -> BundleT:
+        """The candidate's bundle, which no unseen data has judged."""
+        raise NotImplementedError
+
     # The outcome:
+
+    @classmethod
+    def defend(cls, registry: Registry, slot: str, games: int | None) -> list[str]:
+        """Let the slot's challengers play its champion. Returns what changed, in sentences.
+
+        Args:
+            registry: the registry that holds the slot.
+            slot: the slot.
+            games: the most deals of a challenge, None for the default.
+
+        Raises:
+            InputError: there are no such games.
+            ChampionMoved, ReignEnded: the champion changed meanwhile; call again.
+        """
+        del registry, games
+        raise InputError(f"slot {slot!r} is of {cls.title}: only champions of games defend it")
 
     def closest(
         self, results: Sequence[Result[CandidateT, ScoreT, BundleT]]

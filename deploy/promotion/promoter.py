@@ -12,10 +12,12 @@ The study's `Gate` says what a candidate is and how it is scored.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
 from sweepd.deploy.promotion.commands import promote_again
+from sweepd.deploy.promotion.flags import PromoteFlags
 from sweepd.deploy.promotion.gate import Gate, NothingToJudge, Result, StudyT
 from sweepd.deploy.promotion.promotion import (
     MOST_STEPS,
@@ -29,9 +31,11 @@ from sweepd.deploy.promotion.promotion import (
 )
 from sweepd.deploy.promotion.rules import RuleFinding, deferred, judge, not_evaluated, passed
 from sweepd.deploy.registry.bundle_files import BundleT, finite
+from sweepd.deploy.registry.flags import registry_flags
 from sweepd.deploy.registry.records import ChampionMoved
 from sweepd.deploy.registry.slots import check_slot
-from sweepd.envs.support.errors import RunError
+from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.invocation import program
 
 MAX_COMPARISONS = 5  # of one candidate, with champions that replace each other
 NOT_SPENT = "a rule of the first stage failed, so no evaluation was spent"
@@ -55,9 +59,10 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
         self.gate, self.registry, self.slot = gate, gate.registry, gate.slot
         self.dry_run = gate.flags.dry_run
         # Without evaluations, the promotion stops after the first stage.
-        self.looks = 0 if gate.flags.first_stage else gate.flags.looks or gate.default_looks
+        _check_flags(gate.flags)
+        self.looks = 0 if gate.flags.without_looks else gate.flags.looks or gate.default_looks
         check_slot(self.slot)
-        if not (self.dry_run or self.looks == 0):
+        if not (self.dry_run or gate.flags.first_stage):
             self.registry.database.check_writable()
         self._before = self._champion
 
@@ -81,11 +86,14 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
         Raises:
             InputError: the study, its data, the slot's champion or the registry cannot be used.
         """
+        flags = self.gate.flags
         try:
-            candidates = self.gate.candidates(trial)
+            candidates = self.gate.candidates(0 if flags.refit else trial)
         except NothingToJudge as found:
             return self._promotion(CandidateOutcome(None, found.outcome, str(found)))
-        if self.looks == 0:
+        if flags.for_arena:
+            return self._ask_for_seat(candidates[0]())
+        if flags.first_stage:
             return self._first_stage_only(candidates[0]())
         return self._promote_first(candidates)
 
@@ -106,6 +114,45 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
         result = GateResult[CandidateT, ScoreT, BundleT](candidate, (*findings, *skipped))
         reason = f"{candidate.name} {said}{result.loosened}"
         return self._promotion(CandidateOutcome(result, "first stage", reason), [result])
+
+    def _ask_for_seat(
+        self, candidate: CandidateT
+    ) -> Promotion[Result[CandidateT, ScoreT, BundleT]]:
+        """Make a candidate a challenger that only bars to come will judge."""
+        champion = self._champion
+        if champion is None:
+            raise InputError(
+                f"slot {self.slot!r} has no champion to compete with; promote one without --arena"
+            )
+        present = self.registry.bundle(champion, self.gate.bundle_type)
+        findings, problem = self.gate.judge_for_arena(candidate, present)
+        why = "bars that come after its entry decide"
+        skipped = not_evaluated(self.gate.rules, self.gate.second_stage, why)
+        result = GateResult[CandidateT, ScoreT, BundleT](candidate, (*findings, *skipped))
+        failed = ", ".join(one.name for one in findings if one.verdict in ("fail", "defer"))
+        problem = f"{candidate.name} does not meet {failed}" if failed else problem
+        if problem:
+            return self._promotion(CandidateOutcome(result, "first stage", problem), [result])
+        bundle = self.gate.arena_bundle(candidate, findings)
+        if self.gate.is_champion(bundle, champion):
+            return self._promotion(self._champion_already(result), [result])
+        result = dataclasses.replace(result, bundle=bundle)
+        kind = "a refit" if self.gate.flags.refit else "a challenger"
+        reason = (
+            f"{candidate.name} of {self.gate.study.name} asks for a seat in the arena as {kind}"
+            f"{result.loosened}"
+        )
+        version = None
+        if not self.dry_run:
+            version = self.registry.challenger(
+                self.slot,
+                bundle,
+                reason=reason + self._asked,
+                report=finite(result.to_dict() | {"study": self.gate.study.name}),
+                data_dir=self.gate.data_dir,
+                refit=self.gate.flags.refit,
+            )
+        return self._promotion(CandidateOutcome(result, "challenger", reason, version), [result])
 
     def _promote_first(
         self, candidates: Sequence[Callable[[], CandidateT]]
@@ -238,6 +285,9 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
         elif outcome.outcome == "would promote":
             command = promote_again(self.gate.study, self.registry, self.gate.flags)
             steps = [Step("promote it", command)]
+        elif outcome.outcome == "challenger" and self.gate.flags.for_arena:
+            where = f"{shlex.quote(self.slot)}{registry_flags(self.registry)}"
+            steps = [Step("give it a seat", f"{program()} trader arena {where}")]
         else:
             steps = self.gate.champion_steps(champion)
         # The rules of a candidate that is the champion already are not evaluated.
@@ -261,3 +311,15 @@ class Promoter(Generic[StudyT, CandidateT, ScoreT, BundleT]):
             looks=self.gate.looks(),
             details=self.gate.details(result),
         )
+
+
+def _check_flags(flags: PromoteFlags) -> None:
+    """Raise InputError for flags that exclude each other or have no effect together."""
+    chosen = [name for name in ("arena", "refit", "first_stage") if getattr(flags, name)]
+    if len(chosen) > 1:
+        named = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
+        raise InputError(f"{named} exclude each other: give one")
+    if flags.for_arena and flags.looks is not None:
+        raise InputError(f"--looks has no effect with --{chosen[0]}, which makes no evaluation")
+    if flags.refit and (flags.trial is not None or flags.ensemble > 1):
+        raise InputError("--refit takes trial 0, so --trial and --ensemble have no effect")

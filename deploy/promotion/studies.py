@@ -98,13 +98,17 @@ class GateStudy(StudyReader):
             trial: return this trial only.
 
         Raises:
-            InputError: that trial is not COMPLETE, or breaks a constraint of the study.
+            InputError: that trial is not COMPLETE, breaks a constraint of the study, or has no files
+                any more.
         """
         if trial is None:
-            return list(self.complete[:1] if self.spec.several else self.complete)
+            gone = () if self.thinned is None else self.thinned.trials
+            found = [one for one in self.complete if one.number not in gone]
+            return found[:1] if self.spec.several else found
         found = [item for item in self.all_complete if item.number == trial]
         if not found:
             raise InputError(f"--trial {trial} is not a COMPLETE trial of study {self.name!r}")
+        self.require_files(trial)
         if found[0] not in self.complete:
             raise InputError(
                 f"--trial {trial}: {self._refusal(found[0])}; name a trial that meets the "
@@ -113,9 +117,14 @@ class GateStudy(StudyReader):
         return found
 
     def complete_trial(self, number: int) -> FrozenTrial:
-        """Return the COMPLETE trial of this number, or raise InputError if there is none."""
+        """Return the COMPLETE trial of this number.
+
+        Raises:
+            InputError: there is none, or its files were removed.
+        """
         for trial in self.all_complete:
             if trial.number == number:
+                self.require_files(number)
                 return trial
         raise InputError(f"trial {number} is not a COMPLETE trial of study {self.name!r}")
 

@@ -32,7 +32,7 @@ from sweepd.envs.support.database_file import (
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.invocation import install_extra
 
-BASELINE, HEAD = "0008", "0009"  # the oldest and the newest migration
+BASELINE, HEAD = "0008", "0014"  # the oldest and the newest migration
 _ADVISORY_LOCK = 0x73776565  # arbitrary; other programs on the PostgreSQL server must not use it
 _BUSY_TIMEOUT = 60.0  # seconds
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sweepd.envs.support.database_url import remove_password, warn_of_password
+from sweepd.envs.support.supervisor import READY_FILE
 
 if TYPE_CHECKING:  # a database takes long to import, and `sweepd plan` needs none
     from sweepd.deploy.registry.registry import Registry
@@ -50,6 +51,18 @@ class RegistryFlags:
         from sweepd.deploy.registry.registry import Registry
 
         return Registry(self.deployments, self.registry, create=create)
+
+
+def registry_environment(registry: Registry) -> dict[str, str]:
+    """Return the environment of a command of sweepd on this registry, in a process of its own.
+
+    The URL may have a password, so it is no argument, which `ps` would show. Messages to the
+    supervisor are this process's.
+    """
+    url = registry.database.url.render_as_string(hide_password=False)
+    own = {DEPLOYMENTS_VARIABLE: str(registry.folder), REGISTRY_VARIABLE: url}
+    mine = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", READY_FILE)
+    return {name: one for name, one in os.environ.items() if name not in mine} | own
 
 
 def registry_flags(registry: Registry) -> str:

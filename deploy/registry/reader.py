@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from sweepd.deploy.registry.arena_rows import ArenaRows
 from sweepd.deploy.registry.bundle_files import (
     NAME_DIGITS,
     BundleT,
@@ -45,6 +46,7 @@ class RegistryReader:
     Attributes:
         database: the tables, which live traders share.
         evaluations: the count of evaluations on hold-outs and panels.
+        arena: reigns, and entries of challengers.
     """
 
     def __init__(self, folder: Path, url: str | None = None, *, create: bool = True) -> None:
@@ -55,6 +57,7 @@ class RegistryReader:
             url or f"sqlite:///{folder / 'registry.db'}", create=create
         )
         self.evaluations = EvaluationLog(self.database)
+        self.arena = ArenaRows(self.database)
 
     def slots(self) -> list[Slot]:
         """All slots that have a champion or a challenger, by name."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     Column,
+    Connection,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from sweepd.deploy.registry.database import utc_now
 from sweepd.deploy.registry.tables import Long, RecordTable
 
 
@@ -89,11 +91,12 @@ class Slot(Champions):
 
 @dataclass(frozen=True)
 class Challenger:
-    """A bundle that cannot be compared with the slot's champion yet."""
+    """A bundle that asks for the slot. refit: it has the champion's own hyperparameters."""
 
     slot: str
     bundle: str
     at: str
+    refit: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class Event:
     """An entry of a slot's history. report: of the gate, if there was one.
 
     `kind` is promoted, rolled-back, challenger, withdrawn, refused or removed; a live trader adds
-    swap-refused.
+    swap-refused and aged (its record is worse than scored).
     """
 
     slot: str
@@ -198,3 +201,17 @@ EVENTS: Final = RecordTable(
     ForeignKeyConstraint(["previous"], [BUNDLES.c.hash]),
 )
 EVALUATIONS: Final = RecordTable("evaluations", EvaluationRecord, row_id(), Index(None, "subject"))
+
+
+def add_event(
+    connection: Connection,
+    slot: str,
+    kind: str,
+    reason: str,
+    *,
+    bundle: str | None = None,
+    previous: str | None = None,
+    report: dict[str, Any] | None = None,
+) -> None:
+    """Append an event to the slot's history, in a transaction of the caller."""
+    EVENTS.add(connection, [Event(slot, kind, utc_now(), bundle, previous, reason, report)])

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
+from sweepd.deploy.registry.arena_rows import begin_reign, leave
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS, StoredBundle, read_bundle, staged
 from sweepd.deploy.registry.database import utc_now
 from sweepd.deploy.registry.reader import RegistryReader, read_slot
@@ -25,9 +26,9 @@ from sweepd.deploy.registry.records import (
     Challenger,
     ChampionMoved,
     Champions,
-    Event,
     RegisteredBundle,
     Version,
+    add_event,
 )
 from sweepd.deploy.registry.slots import check_slot
 from sweepd.envs.support.errors import InputError
@@ -45,6 +46,7 @@ class Registry(RegistryReader):
         reason: str,
         report: dict[str, Any] | None = None,
         data_dir: str = "",
+        refit: bool = False,
     ) -> int:
         """Make `bundle` the slot's champion, in one transaction. The old one becomes `previous`.
 
@@ -57,6 +59,7 @@ class Registry(RegistryReader):
             reason: why, for the slot's history.
             report: the gate's report.
             data_dir: folder of the bars that the bundle was scored on.
+            refit: the bundle is the champion trained on newer bars, so its reign continues.
 
         Returns:
             The bundle's version number in the slot.
@@ -78,10 +81,11 @@ class Registry(RegistryReader):
             if present == bundle.hash:
                 return number
             if now is None:
-                SLOTS.add(connection, [Champions(slot, bundle.hash, None, 1)])
-            else:
-                _move(connection, now, bundle.hash)
-            connection.execute(CHALLENGERS.delete(slot=slot, bundle=bundle.hash))
+                now = Champions(slot, None, None, 0)
+                SLOTS.add(connection, [now])
+            _move(connection, now, bundle.hash)
+            if not refit:
+                begin_reign(connection, slot, bundle.hash, reason)
             add_event(
                 connection,
                 slot,
@@ -93,18 +97,22 @@ class Registry(RegistryReader):
             )
         return number
 
-    def rollback(self, slot: str, reason: str, *kinds: type[StoredBundle[Any]]) -> tuple[str, str]:
+    def rollback(
+        self, slot: str, reason: str, *kinds: type[StoredBundle[Any]], expected: str | None = None
+    ) -> tuple[str, str]:
         """Exchange champion and previous champion, in one transaction.
 
         Args:
             slot: the deployment slot.
             reason: why, for the slot's history.
             kinds: the bundle classes that are accepted; the returning bundle is loaded and checked.
+            expected: hash of the champion that shall go; None is the present one.
 
         Returns:
             Hash of the replaced champion, and hash of the restored one.
 
         Raises:
+            ChampionMoved: the slot has another champion than `expected`.
             InputError: there is no previous champion, or its files are missing or changed.
         """
         back = self.require(slot).previous
@@ -112,6 +120,8 @@ class Registry(RegistryReader):
             raise InputError(f"slot {slot!r} has no previous champion to go back to")
         with self.database.writing() as connection:
             now = SLOTS.get(connection, name=slot)
+            if expected is not None and (now is None or now.champion != expected):
+                raise ChampionMoved(f"the champion of {slot} has changed since it was judged")
             if now is None or now.previous != back or now.champion is None:
                 raise InputError(
                     f"slot {slot!r} changed while it was being rolled back; check it and try again"
@@ -119,6 +129,7 @@ class Registry(RegistryReader):
             # `clear_garbage` may have removed the files, and a champion must be loadable.
             read_bundle(self.path(back), kinds, expected=back)
             _move(connection, now, back)
+            begin_reign(connection, slot, back, reason)
             add_event(connection, slot, "rolled-back", reason, bundle=back, previous=now.champion)
         return now.champion, back
 
@@ -130,8 +141,19 @@ class Registry(RegistryReader):
         reason: str,
         report: dict[str, Any] | None = None,
         data_dir: str = "",
+        refit: bool = False,
     ) -> int:
         """Keep a bundle that cannot be compared with the champion yet.
+
+        A bundle that is a challenger already changes nothing, its place in the order included.
+
+        Args:
+            slot: the deployment slot.
+            bundle: the challenger.
+            reason: why, for the slot's history.
+            report: the gate's report.
+            data_dir: folder of the bars that the bundle was scored on.
+            refit: the bundle is the champion trained on newer bars.
 
         Returns:
             The bundle's version number in the slot.
@@ -144,12 +166,12 @@ class Registry(RegistryReader):
             write()
             number = _add_version(connection, slot, bundle, data_dir)
             if CHALLENGERS.get(connection, slot=slot, bundle=bundle.hash) is None:
-                CHALLENGERS.add(connection, [Challenger(slot, bundle.hash, utc_now())])
-            add_event(connection, slot, "challenger", reason, bundle=bundle.hash, report=report)
+                CHALLENGERS.add(connection, [Challenger(slot, bundle.hash, utc_now(), refit)])
+                add_event(connection, slot, "challenger", reason, bundle=bundle.hash, report=report)
         return number
 
     def withdraw(self, slot: str, hash_: str, reason: str) -> None:
-        """Remove a challenger from the slot.
+        """Remove a challenger from the slot, and from its seat in the arena.
 
         Raises:
             InputError: the bundle is not a challenger of the slot.
@@ -162,6 +184,7 @@ class Registry(RegistryReader):
                     f"its challengers: {' '.join(names) or 'none'}"
                 )
             connection.execute(CHALLENGERS.delete(slot=slot, bundle=hash_))
+            leave(connection, slot, hash_, reason)
             add_event(connection, slot, "withdrawn", reason, bundle=hash_)
 
     def refuse(self, slot: str, reason: str, report: dict[str, Any] | None = None) -> None:
@@ -180,27 +203,18 @@ class Registry(RegistryReader):
             add_event(connection, slot, kind, reason, bundle=bundle)
 
 
-def add_event(
-    connection: Connection,
-    slot: str,
-    kind: str,
-    reason: str,
-    *,
-    bundle: str | None = None,
-    previous: str | None = None,
-    report: dict[str, Any] | None = None,
-) -> None:
-    """Append an event to the slot's history, in a transaction of the caller."""
-    EVENTS.add(connection, [Event(slot, kind, utc_now(), bundle, previous, reason, report)])
-
-
 def _move(connection: Connection, now: Champions, champion: str) -> None:
-    """Make `champion` the slot's champion, and the present one the previous one."""
+    """Make `champion` the slot's champion, and the present one the previous one.
+
+    A champion is no challenger, and has no seat in the arena.
+    """
     connection.execute(
         SLOTS.update(name=now.name).values(
             champion=champion, previous=now.champion, revision=now.revision + 1
         )
     )
+    connection.execute(CHALLENGERS.delete(slot=now.name, bundle=champion))
+    leave(connection, now.name, champion, "it is the champion")
 
 
 def _add_version(

@@ -2,7 +2,7 @@
 
 Moments are UTC text, bar times seconds since the epoch. The packages that own the records make
 their tables: `sweepd.deploy.registry.records`, and of live traders
-`sweepd.deploy.trading.live.records`. The migrations of
+`sweepd.deploy.trading.live.records`, and of nights `sweepd.deploy.night.records`. The migrations of
 `sweepd.deploy.registry.migrations` make them in a database.
 """
 
@@ -57,16 +57,23 @@ APPEND_ONLY: Final = (
     "trader_events",
     "trader_bars",
     "trader_adjustments",
+    "trader_inputs",
+    "night_steps",
+    "reigns",
+    "arena_days",
+    "certificates",
 )
 # All names, because a process that trades nothing does not import the tables of traders.
 TABLES: Final = (
     *APPEND_ONLY,
     "slots",
     "challengers",
+    "arena_entries",
     "traders",
     "accounts",
     "orders",
     "parity_days",
+    "nights",
 )
 Long = Annotated[int, BigInteger()]  # an integer that may exceed 32 bits, such as a bar's time
 Record = TypeVar("Record")

@@ -32,6 +32,7 @@ from sweepd.envs.crypto.data.sources import Source
 from sweepd.envs.crypto.data.timeframe import (
     bar_end,
     bar_ends,
+    bar_length,
     bars_between,
     first_open_bar,
     has_hours,
@@ -331,7 +332,8 @@ class LiveFeed:
 
     def _awaited_until(self, time: int, now: float) -> float:
         """Return when a ticker without the bar that others have has a hole."""
-        if not has_hours(self.timeframe):
+        sessions = has_hours(self.timeframe) and bar_length(self.timeframe) == "1d"
+        if not sessions:
             return bar_end(self.timeframe, time) + GRACE_SECONDS
         if self._seen is None or self._seen[0] != time:
             self._seen = time, now

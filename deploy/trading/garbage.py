@@ -10,8 +10,8 @@ from pathlib import Path
 from sqlalchemy import Connection, select
 
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS
-from sweepd.deploy.registry.records import BUNDLES, CHALLENGERS, SLOTS, VERSIONS
-from sweepd.deploy.registry.registry import Registry, add_event
+from sweepd.deploy.registry.records import BUNDLES, CHALLENGERS, SLOTS, VERSIONS, add_event
+from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.records import ACCOUNT_BARS, ACCOUNTS, SLOT_ACCOUNT
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.formatting import counted

@@ -87,6 +87,12 @@ class Entry:
     crossed: float = 0.0
 
 
+def bars_needed(bundle: Bundle) -> int:
+    """Return the number of bars of history that a bundle's trader needs to start."""
+    lookback = max(trial.params.lookback for trial in bundle.trials)
+    return FeatureHistory(get_recipe(bundle.manifest.recipe.name), lookback).bars_needed
+
+
 class PaperTrader:
     """Trades a bundle on paper.
 

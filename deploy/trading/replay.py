@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.scoring import Score, in_order
 from sweepd.deploy.registry.bundle_files import finite
-from sweepd.deploy.trading.brokers.sim import SimBroker, sim_broker
-from sweepd.deploy.trading.closed_bar import COLUMNS, ClosedBar
-from sweepd.deploy.trading.paper_trader import Entry, PaperTrader
+from sweepd.deploy.trading.closed_bar import COLUMNS
+from sweepd.deploy.trading.live.recorded_run import trade_bars
+from sweepd.deploy.trading.paper_trader import Entry, bars_needed
 from sweepd.deploy.trading.replay_files import BARS, LEDGER, ORDERS, SUMMARY
 from sweepd.deploy.trading.risk import RiskRules
 from sweepd.deploy.trading.risk_limits import RiskLimits
@@ -90,51 +90,30 @@ def replay(
     """
     first, last = window
     bars = in_order(bars, bundle)
-    trader = PaperTrader(bundle, slot=slot, act=act, any_account=any_account, limits=limits)
-    if first < trader.bars_needed:
-        earliest = int(bars.time[min(trader.bars_needed, len(bars.time) - 1)])
+    needed = bars_needed(bundle)
+    if first < needed:
+        earliest = int(bars.time[min(needed, len(bars.time) - 1)])
         raise InputError(
             f"bundle {bundle.name} can decide at {format_time(earliest)} at the earliest, after "
-            f"{trader.bars_needed} bars; --from names bar {first}"
+            f"{needed} bars; --from names bar {first}"
         )
     entries = []
-    for entry in replay_entries(trader, sim_broker(bundle, cash), bars, first, last):
+    for entry in trade_bars(
+        bundle,
+        bars,
+        first,
+        last,
+        slot=slot,
+        cash=cash,
+        any_account=any_account,
+        limits=limits,
+        act=act,
+    ):
         entries.append(entry)
         progress(len(entries) - 1)
     score = _score(entries, bundle.manifest.timeframe)
-    seen = bars.slice(first - trader.bars_needed, last + 1)
+    seen = bars.slice(first - needed, last + 1)
     return ReplayResult(bundle, slot, seen, limits or RiskLimits(), tuple(entries), score)
-
-
-def replay_entries(
-    trader: PaperTrader,
-    broker: SimBroker,
-    bars: Bars,
-    first: int,
-    last: int,
-    *,
-    decide_last: bool = False,
-) -> Iterator[Entry]:
-    """Start `trader` before bar `first`, and yield the entry of every bar up to `last`.
-
-    Args:
-        trader: a trader that was not started yet.
-        broker: its broker.
-        bars: in the order of the trader's tickers; at least `trader.bars_needed` before `first`.
-        first: index of the first bar.
-        last: index of the last bar.
-        decide_last: whether the policy decides at the last bar, too.
-    """
-    trader.start(bars.slice(max(0, first - trader.bars_needed), first), broker.account())
-    for number in range(first, last + 1):
-        bar = ClosedBar.of(bars, number)
-        # Orders of the previous close are filled at this open, before the trader sees the bar.
-        broker.next_bar(bar.time, bar.open, bar.hole)
-        broker.close_bar(bar.time, bar.close, bar.hole)
-        decide = decide_last or number < last
-        entry = trader.on_bar(bar, broker.fills(), broker.account(), decide=decide)
-        broker.submit(entry.orders)
-        yield entry
 
 
 def _score(entries: list[Entry], timeframe: str) -> Score:

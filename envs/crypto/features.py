@@ -23,7 +23,7 @@ import talib
 from numpy.typing import NDArray
 
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.data.timeframe import bar_length, bar_number, bar_seconds
+from sweepd.envs.crypto.data.timeframe import bar_length, bar_number, bar_seconds, closing_clock
 from sweepd.envs.support.errors import InputError
 
 BLOCK = 256  # distance of the anchors, in bars
@@ -163,7 +163,7 @@ def blockwise(
     values = np.zeros((count, assets, columns))
     if count == 0:
         return values
-    # The index of the first bar on the absolute grid: bars or sessions since 1970.
+    # The index of the first bar on the absolute grid: bars since 1970, or of the calendar.
     number = bar_number(bars.timeframe, int(bars.time[0]))
     # (N, T), because TA-Lib reads one asset's contiguous series at a time.
     high, low, close, volume = (
@@ -257,11 +257,11 @@ def _default_asset(hours: float) -> Callable[[Array, Array, Array, Array], list[
 def _clock(bars: Bars) -> Array:
     """Return (T, 4): sine and cosine of the time of day and of the week at the bar's close.
 
-    The close is when decisions are made.
+    The close is when decisions are made. The time is the market's own, see `closing_clock`.
     """
     # Sine and cosine together, so that the end of a day is next to its beginning. The week starts
     # on a Thursday, the weekday of 1970-01-01; the network only needs a fixed phase.
-    seconds = bars.time + bar_seconds(bars.timeframe)
+    seconds = closing_clock(bars.timeframe, bars.time)
     day = 2.0 * np.pi * (seconds % 86400) / 86400.0
     week = 2.0 * np.pi * (seconds % 604800) / 604800.0
     return np.stack([np.sin(day), np.cos(day), np.sin(week), np.cos(week)], axis=1)

@@ -53,6 +53,11 @@ def gpu_use(share: float | None, used: int, total: int, power: float | None = No
     return " · ".join(parts)
 
 
+def megabytes(size: float) -> str:
+    """Format bytes: "3.1 MB"; from 1,000 MB on "1.2 GB". A megabyte is a million bytes."""
+    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
+
+
 def years_or_days(years: float) -> str:
     """Format a length of bars in years of 365.25 days: "2.7 years"; less than one in days."""
     return f"{years:.1f} years" if years >= 0.95 else counted(round(365.25 * years), "day")

@@ -39,8 +39,8 @@ class CheckFlags(FoldSettings):
     timeframe: Annotated[
         str | None,
         typer.Option(
-            help=f"One of {' '.join(SECONDS)}, or, for a market with hours, 1d and its calendar, "
-            "such as 1d-XNYS. Default: each timeframe in the folder, as of markets that never close."
+            help=f"One of {' '.join(SECONDS)}; of a market with hours, with its calendar, such as "
+            "1d-XNYS. Default: each timeframe in the folder, as of markets that never close."
         ),
     ] = None
     tickers: Annotated[

@@ -20,7 +20,9 @@ from sweepd.envs.support.account import home, user_name
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
 
-COMMANDS = {"worker": "train", "promoter": "promote", "trader": "trade"}
+LOOP = "loop"
+AT = "01:30"  # when a loop begins: a while after the last bar of the UTC day
+COMMANDS = {"worker": "train", "promoter": "promote", "trader": "trade", LOOP: "loop"}
 PREFIX = "sweepd-"
 PROPERTIES = ("ActiveState", "SubState", "NRestarts", "StatusText")
 
@@ -39,14 +41,17 @@ def quote(word: str) -> str:
     return escaped if escaped and not re.search(r"[\s'\";\\]", escaped) else f'"{escaped}"'
 
 
-def make_units(kind: str, name: str, arguments: Sequence[str], folder: Path) -> list[Unit]:
+def make_units(
+    kind: str, name: str, arguments: Sequence[str], folder: Path, at: str = AT
+) -> list[Unit]:
     """Return the units of a service; the last one is to be enabled.
 
     Args:
-        kind: worker, promoter or trader.
+        kind: worker, promoter, trader or loop.
         name: distinguishes it from other services of its kind; may be "".
         arguments: arguments of the command that it runs.
         folder: working directory of the command.
+        at: UTC time of the day at which a loop begins, as 01:30.
     """
     # -P: files in the folder must not be imported.
     words = [sys.executable, "-P", "-m", "sweepd", COMMANDS[kind], *arguments]
@@ -60,6 +65,7 @@ def make_units(kind: str, name: str, arguments: Sequence[str], folder: Path) -> 
         "folder": str(folder).replace("%", "%%"),
         "environment": str(environment_file()).replace("%", "%%"),
         "command": " ".join(quote(word) for word in words),
+        "at": at,
     }
     stem = f"{PREFIX}{kind}-{name}" if name else f"{PREFIX}{kind}"
     units = []

@@ -1,4 +1,4 @@
-"""`sweepd service install|uninstall|show`: workers, promoters and traders under systemd."""
+"""`sweepd service install|uninstall|show`: workers, promoters, traders and nights under systemd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.passwords import has_password
 from sweepd.envs.support.terminal import printable
 from sweepd.optimize.cli.service import (
+    AT,
     COMMANDS,
+    LOOP,
     PREFIX,
     environment_file,
     install,
@@ -31,7 +33,7 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 service_app = typer.Typer(
     no_args_is_help=True,
-    help="Run a worker, promoter or paper trader as a systemd service of your account.",
+    help="Run a worker, promoter, paper trader or nightly loop as a systemd service of your account.",
 )
 
 
@@ -41,12 +43,17 @@ def install_command(
     kind: Annotated[
         str,
         typer.Argument(
-            help="worker (sweepd train), promoter (sweepd promote) or trader (sweepd trade)."
+            help="worker (sweepd train), promoter (sweepd promote), trader (sweepd trade) or loop "
+            "(sweepd loop, once a day)."
         ),
     ],
     name: Annotated[
         str | None,
         typer.Option(help="Name of the service. Default: study, slot and GPU of the flags."),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help=f"Of loop: UTC time of the day at which it begins. Default: {AT}."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the units without installing them.")
@@ -63,13 +70,19 @@ def install_command(
     found = _checked(context, kind)
     # Before anything is written, as the command itself would refuse its flags.
     _refuse_unfit(context.args, found)
+    at = _time_of(kind, at)
     parts = (
         [name]
         if name
-        else [found.get("study_name"), found.get("slot"), found.get("gpu") and f"gpu{found['gpu']}"]
+        else [
+            found.get("study_name"),
+            found.get("slot"),
+            found.get("gpu") and f"gpu{found['gpu']}",
+            Path(str(found["config"])).stem if kind == LOOP else None,
+        ]
     )
     label = re.sub(r"[^\w.+-]", "-", "-".join(str(part) for part in parts if part))
-    units = make_units(kind, label, context.args, Path.cwd())
+    units = make_units(kind, label, context.args, Path.cwd(), at)
     if dry_run:
         for unit in units:
             typer.echo(printable(f"# {unit.name}\n{unit.text}"))
@@ -84,7 +97,7 @@ def install_command(
     typer.echo(printable(f"  secrets:    {environment_file()}"))
     if (
         STORAGE_VARIABLE in os.environ
-        and kind != "trader"
+        and kind not in ("trader", LOOP)
         and not any(w.startswith("--storage") for w in context.args)
     ):
         typer.echo(
@@ -154,6 +167,16 @@ def _checked(context: typer.Context, kind: str) -> dict[str, object]:
     if command is None:
         raise InputError(f"there is no command sweepd {COMMANDS[kind]} to make a service of")
     return dict(command.make_context(COMMANDS[kind], list(context.args)).params)
+
+
+def _time_of(kind: str, at: str | None) -> str:
+    """Return the value of --at, which loop alone has."""
+    if kind != LOOP and at is not None:
+        raise InputError(f"--at {at} is for loop, and this is a {kind}; leave it out")
+    at = at or AT
+    if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", at):
+        raise InputError(f"--at {at!r} is not a time of the day; write it as {AT}")
+    return at
 
 
 def _refuse_unfit(arguments: list[str], found: dict[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from rich.table import Column, Table
 
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.files import write_atomic
-from sweepd.envs.support.formatting import counted, duration
+from sweepd.envs.support.formatting import counted, duration, megabytes
 from sweepd.envs.support.terminal import screen
 from sweepd.optimize.study.action_log import log_action
 from sweepd.optimize.study.database.opening import open_storage
@@ -25,8 +26,8 @@ from sweepd.optimize.study.prior import refuse_seen_holdout
 from sweepd.optimize.study.record.database import open_to_read, storage_url
 from sweepd.optimize.study.record.keys import source_key
 from sweepd.optimize.study.record.reader import StudyReader
-from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, list_workers
 from sweepd.optimize.study.study import StudyHandle
+from sweepd.optimize.study.thin import plan_thinning, refuse_workers, thin
 
 
 def list_studies(where: str | None, runs_dir: Path | None, *, as_json: bool) -> None:
@@ -118,16 +119,7 @@ def delete_study(
     """Delete a study from its database, with its folder, after a question."""
     storage = open_storage(storage_url(where, runs_dir), create=False)
     handle = StudyHandle(storage, name, runs_dir)
-    workers = [
-        f"{worker.host}:{worker.pid}"
-        for worker in list_workers(storage, handle.study_id)
-        if (worker.beat_age < GRACE_SECONDS if worker.alive is None else worker.alive)
-    ]
-    if workers:
-        raise InputError(
-            f"study {name!r} has a worker at {', '.join(workers)}; stop it first (Ctrl-C, or kill "
-            "with SIGTERM)"
-        )
+    refuse_workers(handle)
     counts, folder = handle.counts(), handle.run_dir
     files = "; its files are kept" if keep_files else f" and its files in {folder}"
     what = f"study {name} with {counted(sum(counts.values()), 'trial')}{files}"
@@ -145,6 +137,32 @@ def delete_study(
                 f"study {name} is deleted, but {folder} is not ({error.strerror}); delete it"
             ) from None
     screen().print_line(f"deleted {what}")
+
+
+def thin_study(
+    name: str,
+    where: str | None,
+    runs_dir: Path | None,
+    keep: Sequence[int],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete the files of all trials of a study but the best and those to keep."""
+    storage = open_storage(storage_url(where, runs_dir), create=False)
+    handle = StudyHandle(storage, name, runs_dir)
+    found = plan_thinning(handle, keep)
+    if not dry_run:
+        thin(handle, found)
+    if as_json:
+        facts = {"study": name, "kept": found.kept, "trials": found.trials, "bytes": found.size}
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    kept = ", ".join(map(str, found.kept)) or "none"
+    screen().print_line(
+        f"study {name}: {'would remove' if dry_run else 'removed'} the files of "
+        f"{counted(len(found.trials), 'trial')}, {megabytes(found.size)}; trials with files: {kept}"
+    )
 
 
 def enqueue_trial(

@@ -1,4 +1,4 @@
-"""`sweepd studies list|compare|export|delete`: the studies of a database."""
+"""`sweepd studies list|compare|export|thin|delete`: the studies of a database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from sweepd.optimize.cli.options import StudyName
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-studies_app = typer.Typer(no_args_is_help=True, help="List, compare, export and delete studies.")
+studies_app = typer.Typer(
+    no_args_is_help=True, help="List, compare, export, thin and delete studies."
+)
 
 
 @studies_app.command("list")
@@ -51,6 +53,28 @@ def export_command(
     with loading():
         from sweepd.optimize.cli.studies import export_study
     export_study(study, out, storage, runs_dir)
+
+
+@studies_app.command("thin")
+def thin_command(
+    study: StudyName,
+    storage: Storage = None,
+    runs_dir: RunsDir = None,
+    keep: Annotated[
+        list[int] | None,
+        typer.Option(help="Number of a further trial that keeps its files; may be repeated."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the files of all trials but the best of a study that is over; its rows stay.
+
+    Reports and what training a trial again needs stay, too. The study is not continued afterwards,
+    and the gate judges no market's trial of it. Bundles in the registry are complete without it.
+    """
+    with loading():
+        from sweepd.optimize.cli.studies import thin_study
+    thin_study(study, storage, runs_dir, keep or (), dry_run=dry_run, as_json=as_json)
 
 
 @studies_app.command("delete")

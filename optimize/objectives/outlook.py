@@ -110,14 +110,15 @@ def gate_outlook(handle: StudyReader, total: int) -> dict[str, Any] | None:
 def study_outlook(handle: StudyReader, total: int) -> dict[str, Any] | None:
     """Return `outlook` for the present state of a study; None for a game, which has no such figures.
 
-    The paths of each complete trial are read once per handle. If they are not on this machine, the
-    figures are the planned ones.
+    The paths of each complete trial are read once per handle. If they are not on this machine, or
+    the study was thinned, the figures are the planned ones.
     """
     if not isinstance(handle.spec, CryptoSpec):
         return None
     rows, folder = handle.rows.read(), handle.run_dir
     # Opening the missing files of thousands of trials takes a second, listing the folder does not.
-    present = set(os.listdir(folder)) if folder.is_dir() else set()
+    readable = folder.is_dir() and handle.thinned is None  # the luck of the best needs all of them
+    present = set(os.listdir(folder)) if readable else set()
     for row in rows:
         if row.state == TrialState.COMPLETE.name and row.number not in handle.returns.moments:
             if row.folder.partition("/")[0] not in present:

@@ -153,6 +153,10 @@ def _check_flags(request: Request) -> None:
         )
     if request.prior:
         raise InputError("--search pbt cannot learn from earlier studies; leave --prior out")
+    if request.try_first:
+        raise InputError(
+            "--search pbt draws the members of a population together; leave --try-first out"
+        )
     if "rungs" in request.given and request.rungs < 2:
         raise InputError(
             f"--search pbt copies weights after every rung but the last: --rungs {request.rungs} "

@@ -37,6 +37,7 @@ def trial_files(study: StudyReader, number: int) -> list[Path]:
     trial = next((one for one in study.trials() if one.number == number), None)
     if trial is None or trial.state != TrialState.COMPLETE:
         raise InputError(f"study {study.name!r} has no complete trial {number}")
+    study.require_files(number)
     folder = study.trial_dir(number)
     artifacts = [text for key, text in trial.system_attrs.items() if key.startswith(PREFIX)]
     paths = [folder / _name(text) for text in artifacts if text != "null"]  # as if deleted
@@ -69,7 +70,9 @@ class StudyArtifacts(FileSystemArtifactStore):
         for trial in self._study.trials():
             if text := trial.system_attrs.get(PREFIX + artifact_id):
                 path = self._study.trial_dir(trial.number) / _name(text)
-                if not path.exists() and trial.state == TrialState.COMPLETE:
+                gone = () if self._study.thinned is None else self._study.thinned.trials
+                drawable = trial.state == TrialState.COMPLETE and trial.number not in gone
+                if not path.exists() and drawable:
                     with self._lock:
                         self._draw(trial.number, path)
                 if path.exists():

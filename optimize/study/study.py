@@ -39,7 +39,7 @@ from sweepd.optimize.study.record.keys import (
     fitness_key,
     source_key,
 )
-from sweepd.optimize.study.record.optuna_tables import add_study
+from sweepd.optimize.study.record.optuna_tables import add_study, add_waiting
 from sweepd.optimize.study.record.reader import StudyReader
 from sweepd.optimize.study.record.rows import FINISHED
 from sweepd.optimize.study.record.specs import StudySpec
@@ -113,7 +113,8 @@ def create_study(
     flags: Mapping[str, Any],
     origin: Mapping[str, Any] | None = None,
     prior: Mapping[str, Any] | None = None,
-    source: Mapping[str, Any] | None = None,
+    sources: Sequence[Mapping[str, Any]] = (),
+    first: Sequence[Mapping[str, Any]] = (),
 ) -> bool:
     """Write a new study with its spec in one transaction.
 
@@ -126,7 +127,9 @@ def create_study(
         origin: the trial that the study repeats or continues, see `sweepd.optimize.worker.trial_run`
             and `sweepd.optimize.worker.fork`, or the weights that its networks start from.
         prior: what it learns from earlier studies, see `sweepd.optimize.study.prior`.
-        source: the study from which its search space came, see `StudyHandle.as_source`.
+        sources: the studies from which its search space and its first trials came, see
+            `StudyHandle.as_source`.
+        first: the parameters of its first trials, as Optuna stores them.
 
     Returns:
         False if a study of that name exists.
@@ -143,11 +146,11 @@ def create_study(
         attributes[ORIGIN_KEY] = dict(origin)
     if prior is not None:
         attributes[PRIOR_KEY] = dict(prior)
-    if source is not None:
-        attributes[source_key(source["uid"])] = dict(source)
+    attributes |= {source_key(source["uid"]): dict(source) for source in sources}
     try:
         with storage.transaction() as session:
-            add_study(session, name, spec.values, attributes)
+            study_id = add_study(session, name, spec.values, attributes)
+            add_waiting(session, study_id, first)
     except sa.exc.IntegrityError:
         return False
     return True

@@ -31,6 +31,7 @@ from sweepd.optimize.objectives.request import Request
 from sweepd.optimize.objectives.run import Run
 from sweepd.optimize.objectives.table import check_request, misplaced_settings, objective_of
 from sweepd.optimize.study.database.storage import StudyStorage
+from sweepd.optimize.study.enqueue import first_trials, refuse_other_first
 from sweepd.optimize.study.fit import fit_budget, fit_num_envs, fit_space, most_envs, refuse_misfit
 from sweepd.optimize.study.prior import (
     can_be_prior,
@@ -82,7 +83,7 @@ def open_study(
         origin: of a new study, see `create_study`.
 
     Raises:
-        InputError: the request is invalid, or the existing study has other settings.
+        InputError: the request is invalid, or the existing study has other settings or was thinned.
     """
     check_request(request)
     folder = runs_dir if "runs_dir" in request.given else None
@@ -95,15 +96,24 @@ def open_study(
         if narrowed is not None:
             refuse_seen_holdout(narrowed, spec, f"--search-space {request.search_space}")
         prior = make_prior(earlier, spec, say)
+        tried = first_trials(storage, request.try_first or (), spec)
         trainer: Run[Any] = kind.open(spec, bars, device, lambda _: None, request)
         recorded = {**flags, "measured": [*measured, *piloted]}
         if plugins := plugins_of(spec):
             recorded["plugins"] = {
                 _key(own, text): _recorded(own, one) for own, text, one in plugins
             }
-        source = None if narrowed is None else narrowed.as_source()
+        sources = [one.study for one in tried] + ([] if narrowed is None else [narrowed])
         if create_study(
-            storage, name, spec, runs_dir, recorded, origin=origin, prior=prior, source=source
+            storage,
+            name,
+            spec,
+            runs_dir,
+            recorded,
+            origin=origin,
+            prior=prior,
+            sources=[one.as_source() for one in sources],
+            first=[one.params for one in tried],
         ):
             for note in _notes(recorded):
                 say(note)
@@ -112,6 +122,11 @@ def open_study(
             return StudyHandle(storage, name, folder), trainer
         say(f"another worker has created study {name} in the meantime")
     handle = StudyHandle(storage, name, folder)
+    if handle.thinned is not None:
+        raise InputError(
+            f"--study-name {name}: {handle.thinned.words(name)}, so it is not continued; for a new "
+            f"study: --study-name {free_name(storage, name)}"
+        )
     trainer = join_study(handle, request, device, say)
     finished = sum(handle.counts()[state] for state in FINISHED)
     total = "" if request.n_trials is None else f" of {request.n_trials:,}"
@@ -130,6 +145,8 @@ def join_study(
     free = free_name(handle.storage, name)
     if "prior" in request.given:
         refuse_other_prior(name, handle.prior, request.prior or (), free)
+    if "try_first" in request.given:
+        refuse_other_first(name, handle.flags.get("try_first"), request.try_first or (), free)
     # Two comparisons, so that the message tells a flag that differs from another version of sweepd.
     refuse_other(name, spec, requested, free)
     present = dataclasses.replace(spec, code_version=code_version(), torch_version=torch_version())
@@ -423,6 +440,7 @@ def reproducing_flags(spec: StudySpec, request: Request) -> str:
     """Return all flags that determine the study, as they are given on the command line."""
     flags = spec_flags(spec, request.search_space)
     flags += [("prior", name) for name in request.prior or ()]
+    flags += [("try-first", name) for name in request.try_first or ()]
     return " ".join(
         f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
         for name, value in flags

@@ -278,6 +278,7 @@ def _origin(source: StudyHandle, trial: FrozenTrial, request: RunRequest) -> dic
     record = TrialRecord.from_attributes(trial.user_attrs)
     weights = None
     if request.from_weights:
+        source.require_files(trial.number)
         if record.members is None or not (source.run_dir / record.members.path).exists():
             raise InputError(f"--from-weights: the files of trial {trial.number} are not here")
         path = (source.run_dir / record.members.path).resolve()

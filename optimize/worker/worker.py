@@ -206,6 +206,8 @@ class Worker:
             self._recover()
             ask = claim_population if self.spec.evolves else StudyHandle.ask_batch
             plans = ask(self.handle, self.spec.trials_per_batch, self.name, self.options.total)
+            # Of a trial that was lost, recovered, and is claimed here again.
+            self.heartbeat.lost.difference_update(plan.trial_id for plan in plans)
             self._refresh()
         new_best, self.best = self.telemetry.best != self.best, self.telemetry.best
         if new_best and self.batches and plans and self.on_new_best is not None:

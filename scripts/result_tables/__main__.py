@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from scripts.result_tables.arena import arena_days, arena_false
 from scripts.result_tables.gate import (
     gate_holdout,
     gate_records,
@@ -27,6 +28,7 @@ from scripts.result_tables.learning import learning, learning_vs_sb3, pbt_hockey
 from scripts.result_tables.operation import (
     chaos,
     registry_chaos,
+    simulation,
     soak,
     trader_chaos,
     trader_tracking,
@@ -51,6 +53,8 @@ from scripts.result_tables.wild import wild
 
 _MARKED = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TABLES: dict[str, Callable[[], str]] = {
+    "arena-false": arena_false,
+    "arena-days": arena_days,
     "train-crypto": partial(train_vs_peers, "crypto"),
     "train-cartpole": partial(train_vs_peers, "cartpole"),
     "jax-crypto": partial(train_vs_peers, "crypto", "train_vs_jax"),
@@ -71,6 +75,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "pbt-hockey": pbt_hockey,
     "registry-chaos": registry_chaos,
     "chaos": chaos,
+    "simulation": simulation,
     "trader-chaos": trader_chaos,
     "trader-tracking": trader_tracking,
     "startup": startup,

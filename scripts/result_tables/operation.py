@@ -58,6 +58,18 @@ def trader_chaos() -> str:
     return table(head, [row]) + origin("trader_chaos", found["machine"])
 
 
+def simulation() -> str:
+    """Seeds of the simulations; figures of a run with a violation are not kept."""
+    found = load("simulation")
+    rows = []
+    for what, one in found.items():
+        faults = one["faults"]
+        kills, others = faults["KILL"], sum(faults.values()) - faults["KILL"]
+        rows.append([f"`{what}`", *(f"{n:,}" for n in (one["seeds"], kills, others)), "0"])
+    head = ["", "seeds", "kills", "other faults and delays", "violations"]
+    return table(head, rows) + origin("simulation", *(one["machine"] for one in found.values()))
+
+
 def trader_tracking() -> str:
     """A live trader against the simulator."""
     found = load("trader_tracking")

@@ -82,6 +82,16 @@ learning_rate = { low = 1e-3, high = 1e-1, log = true }
 """
 CASES = [
     Case(
+        "arena",
+        "--half-years 2 --runs 2",
+        (
+            *("machine.processor", "false.independent.rate", "false.independent, ageing.interval"),
+            *("power.0.stated", "power.0.days.1", "fading.with_monitor.0"),
+            "peers.0%.every week.rate",
+        ),
+        {"arena.HALF_YEAR": 30, "arena.YEARS": 0.2, "arena.MONITOR_DRAWS": 50},
+    ),
+    Case(
         "ask_time",
         "--threads 1 --trials 30 --draws 3",
         ("machine.processor", "milliseconds.race-30.median", "milliseconds.tpe-30.worst"),

@@ -40,9 +40,10 @@ from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker
 from sweepd.deploy.trading.feeds import RecordedFeed
 from sweepd.deploy.trading.live.clock import FastClock
+from sweepd.deploy.trading.live.events import TraderOptions
 from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from sweepd.deploy.trading.live.runner import keep_trading
-from sweepd.deploy.trading.live.session import LiveSession, TraderOptions
+from sweepd.deploy.trading.live.session import LiveSession
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market

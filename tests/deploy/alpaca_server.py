@@ -44,6 +44,11 @@ class Fault:
     seconds: float = 0.0
 
 
+def class_of(symbol: str) -> str:
+    """Return Alpaca's name of an asset's class."""
+    return "crypto" if "/" in symbol else "us_equity"
+
+
 def too_large(cost: Decimal) -> dict[str, Any]:
     """Return the content of the answer to an order above Alpaca's limit."""
     message = f"cost basis {cost:.2f} is greater than maximal amount of order {LARGEST}"
@@ -55,14 +60,17 @@ class Exchange:
     """The account and the market behind the server.
 
     Attributes:
-        prices: by symbol, such as BTC/USD; half of `spread` is paid on either side.
-        fee: share of what is received.
+        prices: by symbol, BTC/USD for coins and AAPL for shares; half of `spread` is paid on either
+            side.
+        fee: share of what is received for coins; shares cost none.
         fill_share: share of an order that is filled; the rest of an ioc order is cancelled.
         settle_after: number of requests for an order before it is filled.
         lag: number of 404 answers for an order before it is listed.
         skew: seconds by which the server's clock is ahead.
         untradable: symbols that are listed as inactive.
         unlisted: symbols that are not listed.
+        whole_only: symbols of which no fractions are traded.
+        is_open: whether the exchanges of shares are; coins are traded always.
         denied: status with which every request is refused, as with wrong keys.
         asked: (method, path) of every request.
     """
@@ -79,6 +87,8 @@ class Exchange:
     skew: float = 0.0
     untradable: set[str] = field(default_factory=set)
     unlisted: set[str] = field(default_factory=set)
+    whole_only: set[str] = field(default_factory=set)
+    is_open: bool = True
     denied: int | None = None
     blocked: bool = False
     units: dict[str, Decimal] = field(default_factory=dict)
@@ -95,6 +105,17 @@ class Exchange:
     def value(self) -> Decimal:
         """Of the account, in USD."""
         return self.cash + sum((n * self.prices[s] for s, n in self.units.items()), Decimal(0))
+
+    @property
+    def waiting(self) -> list[dict[str, Any]]:
+        """The orders that wait for the opening."""
+        return [order for order in self.orders.values() if order["status"] == "accepted"]
+
+    def open_market(self) -> None:
+        """Open the exchanges of shares, and fill what waited for that at the present prices."""
+        self.is_open = True
+        for order in self.waiting:
+            self._fill(order)
 
     def fault_of(self, method: str, path: str) -> Fault | None:
         """Return and remove the fault of this request, if it has one."""
@@ -123,12 +144,20 @@ class Exchange:
                 self._position(symbol, units) for symbol, units in self.units.items() if units > 0
             ]
         if method == "GET" and path == "/v2/assets":
+            wanted = query.get("asset_class", "us_equity")
             return 200, [
-                self._asset(symbol) for symbol in self.prices if symbol not in self.unlisted
+                self._asset(symbol)
+                for symbol in self.prices
+                if symbol not in self.unlisted and class_of(symbol) == wanted
             ]
         if method == "GET" and path == "/v2/clock":
             now = self._now()
-            return 200, {"timestamp": now, "is_open": True, "next_open": now, "next_close": now}
+            return 200, {
+                "timestamp": now,
+                "is_open": self.is_open,
+                "next_open": now,
+                "next_close": now,
+            }
         if method == "DELETE" and path.startswith("/v2/orders/"):
             for order in self.orders.values():
                 if order["id"] == path.rpartition("/")[2]:
@@ -158,26 +187,38 @@ class Exchange:
                 "code": 42210000,
                 "message": f"asset {symbol!r} is not active or not found",
             }
-        if body["time_in_force"] not in ("gtc", "ioc") or body["type"] != "market":
+        share = class_of(symbol) == "us_equity"
+        if not share and (body["time_in_force"] not in ("gtc", "ioc") or body["type"] != "market"):
             return 422, {"code": 42210000, "message": "invalid crypto time_in_force"}
         quantity = Decimal(str(body["qty"])) if body.get("qty") is not None else None
         notional = Decimal(str(body["notional"])) if body.get("notional") is not None else None
+        if share and (notional is not None or (quantity or Decimal(0)) % 1):
+            if body["time_in_force"] != "day" or body["type"] != "market":
+                return 422, {"code": 42210000, "message": "fractional orders must be DAY orders"}
+            if symbol in self.whole_only:
+                message = f'requested asset "{symbol}" is not fractionable'
+                return 403, {"code": 40310000, "message": message}
         price = self._price(symbol, side)
         if (quantity is None) == (notional is None):
             return 422, {"code": 42210000, "message": "one of qty or notional is required"}
-        if quantity is not None and (quantity < self.minimum or quantity % self.increment):
+        if (
+            not share
+            and quantity is not None
+            and (quantity < self.minimum or quantity % self.increment)
+        ):
             return 422, {
                 "code": 42210000,
                 "message": f"qty must be >= {self.minimum} and a multiple of its increment",
             }
         if side == "buy":
             cost = notional if notional is not None else (quantity or Decimal(0)) * price
-            if cost < 10:
+            least = 1 if share else 10
+            if cost < least:
                 return 403, {
                     "code": 40310000,
-                    "message": "cost basis must be >= minimal amount of order 10",
+                    "message": f"cost basis must be >= minimal amount of order {least}",
                 }
-            if cost > LARGEST:
+            if cost > LARGEST and not share:
                 return 403, too_large(cost)
             if cost > self.cash:
                 return 403, {
@@ -188,13 +229,19 @@ class Exchange:
         else:
             wanted = quantity if quantity is not None else (notional or Decimal(0)) / price
             held = self.units.get(symbol, Decimal(0))
-            if wanted * price > LARGEST:
+            if share:  # what waits to be sold cannot be sold again
+                held -= sum(
+                    Decimal(one["qty"])
+                    for one in self.waiting
+                    if (one["symbol"], one["side"]) == (symbol, "sell")
+                )
+            if wanted * price > LARGEST and not share:
                 return 403, too_large(wanted * price)
             if wanted > held:
                 return 403, {
                     "code": 40310000,
-                    "message": f"insufficient balance for {symbol[:-4]} (requested: "
-                    f"{wanted}, available: {held})",
+                    "message": f"insufficient balance for {symbol.removesuffix('/USD')} "
+                    f"(requested: {wanted}, available: {held})",
                 }
         order = {
             "id": str(uuid.uuid4()),
@@ -205,7 +252,7 @@ class Exchange:
             "filled_at": None,
             "asset_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)),
             "symbol": symbol,
-            "asset_class": "crypto",
+            "asset_class": class_of(symbol),
             "qty": None if quantity is None else str(quantity),
             "notional": None if notional is None else str(notional),
             "filled_qty": "0",
@@ -215,7 +262,7 @@ class Exchange:
             "type": "market",
             "side": side,
             "time_in_force": body["time_in_force"],
-            "status": "pending_new",
+            "status": "accepted" if share and not self.is_open else "pending_new",
             "extended_hours": False,
             "asked": 0,
             "hidden": self.lag,
@@ -224,7 +271,7 @@ class Exchange:
         taken = _public(
             order
         )  # the answer to an order says that it was taken, and not yet what became of it
-        if self.settle_after == 0:
+        if self.settle_after == 0 and order["status"] == "pending_new":
             self._fill(order)
         return 200, taken
 
@@ -244,12 +291,13 @@ class Exchange:
         wanted = Decimal(order["qty"]) if order["qty"] else (Decimal(order["notional"]) / price)
         filled = (wanted * self.fill_share).quantize(NINE, ROUND_DOWN)
         held = self.units.get(symbol, Decimal(0))
+        kept = 1 - (Decimal(0) if order["asset_class"] == "us_equity" else self.fee)
         if side == "buy":
             self.cash -= filled * price
-            self.units[symbol] = held + filled * (1 - self.fee)
+            self.units[symbol] = held + filled * kept
         else:
             self.units[symbol] = held - filled
-            self.cash += filled * price * (1 - self.fee)
+            self.cash += filled * price * kept
         whole = self.fill_share == 1
         order.update(
             filled_qty=str(filled),
@@ -278,7 +326,6 @@ class Exchange:
             "buying_power": str(self.cash),
             "non_marginable_buying_power": str(self.cash),
             "portfolio_value": str(self.value()),
-            "pattern_day_trader": False,
             "trading_blocked": self.blocked,
             "transfers_blocked": False,
             "account_blocked": self.blocked,
@@ -293,8 +340,8 @@ class Exchange:
         return {
             "asset_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)),
             "symbol": symbol.replace("/", ""),
-            "exchange": "CRYPTO",
-            "asset_class": "crypto",
+            "exchange": "NASDAQ" if class_of(symbol) == "us_equity" else "CRYPTO",
+            "asset_class": class_of(symbol),
             "avg_entry_price": str(price),
             "qty": str(units),
             "qty_available": str(units),
@@ -312,18 +359,23 @@ class Exchange:
         }
 
     def _asset(self, symbol: str) -> dict[str, Any]:
-        return {
+        share = class_of(symbol) == "us_equity"
+        common = {
             "id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)),
-            "class": "crypto",
-            "exchange": "CRYPTO",
+            "class": class_of(symbol),
+            "exchange": "NASDAQ" if share else "CRYPTO",
             "symbol": symbol,
             "name": symbol,
             "status": "inactive" if symbol in self.untradable else "active",
             "tradable": symbol not in self.untradable,
-            "marginable": False,
-            "shortable": False,
-            "easy_to_borrow": False,
-            "fractionable": True,
+            "marginable": share,
+            "shortable": share,
+            "easy_to_borrow": share,
+            "fractionable": symbol not in self.whole_only,
+        }
+        if share:  # without sizes and increments
+            return common | {"maintenance_margin_requirement": 30, "attributes": []}
+        return common | {
             "min_order_size": str(self.minimum),
             "min_trade_increment": str(self.increment),
             "price_increment": "0.01",

@@ -134,7 +134,7 @@ def small_bundle(
     )
     fields: dict[str, Any] = {
         "tickers": tickers,
-        "symbols": default_symbols(tickers, synthetic=False),
+        "symbols": default_symbols(tickers, timeframe, synthetic=False),
         "timeframe": timeframe,
         "recipe": recipe_part(recipe),
         "env_params": dataclasses.asdict(params),

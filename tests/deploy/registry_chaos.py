@@ -36,8 +36,7 @@ def folded(registry: Registry, slot: str = SLOT) -> Folded:
             )
             assert event.kind == "promoted" or event.bundle == previous
             champion, previous, moves = event.bundle, champion, moves + 1
-            if event.kind == "promoted":
-                challengers.discard(str(event.bundle))
+            challengers.discard(str(event.bundle))
         elif event.kind == "challenger":
             challengers.add(str(event.bundle))
     return champion, previous, frozenset(challengers), moves

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,7 @@ class Market:
         base: (n, 6) rows of the shortest bars.
         failures: one is taken from the front per request: a status, a status with headers, "cut"
             (a truncated answer), "hang up" (no answer) or "text" (not JSON).
+        now: the time at which Alpaca's bars are asked for; later ones are not there yet.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Market:
         self.asked: list[dict[str, str]] = []
         self.url = ""
         self.page = 1000
+        self.now: Callable[[], float] = lambda: math.inf
 
     def bars(self, step: int) -> np.ndarray:
         """Return bars of `step` seconds, by plain loops instead of the code under test."""
@@ -46,6 +49,14 @@ class Market:
                 merged[key] = [bar[0], max(bar[1], h), min(bar[2], low), c, bar[4] + v]
         return np.array([[key, *bar] for key, bar in merged.items()])
 
+    def stocks(self, query: dict[str, str], keys: tuple[str | None, ...]) -> tuple[int, Any]:
+        """Answer as Alpaca's history of shares, of which only closed bars of IEX are there."""
+        if keys != ("key", "secret"):
+            return 403, {"message": "forbidden."}
+        if (query.get("feed"), query.get("adjustment")) != ("iex", "split"):
+            return 403, {"message": "subscription does not permit querying recent SIP data"}
+        return self.alpaca(query)
+
     def alpaca(self, query: dict[str, str]) -> tuple[int, Any]:
         if query["symbols"] not in self.symbols:
             return 400, {"message": f"invalid symbol: {query['symbols']}"}
@@ -55,6 +66,7 @@ class Market:
         first, last = (datetime.fromisoformat(query[name]).timestamp() for name in ("start", "end"))
         rows = self.bars(step)
         rows = rows[(rows[:, 0] >= first) & (rows[:, 0] <= last)]
+        rows = rows[rows[:, 0] + step <= self.now()]
         offset = int(query.get("page_token", "p0")[1:])
         limit = min(int(query["limit"]), self.page)
         names = "tohlcv"
@@ -109,7 +121,10 @@ def serving(market: Market) -> Iterator[Market]:
                 self.close_connection = True
                 return
             headers: dict[str, str] = {}
-            if parsed.path.endswith("/crypto/us/bars"):
+            if parsed.path.endswith("/v2/stocks/bars"):
+                names = ("APCA-API-KEY-ID", "APCA-API-SECRET-KEY")
+                code, answer = market.stocks(query, tuple(map(self.headers.get, names)))
+            elif parsed.path.endswith("/crypto/us/bars"):
                 code, answer = market.alpaca(query)
             elif parsed.path.endswith("/exchangeInfo"):
                 code, answer = market.exchange_info()

@@ -1,10 +1,15 @@
-"""Alpaca's paper account (https://docs.alpaca.markets): market orders for crypto with alpaca-py.
+"""Alpaca's paper account (https://docs.alpaca.markets): market orders for crypto or US shares.
 
 Every order has a client id, so sending it can be repeated safely. If it is unknown whether an order
 arrived (the connection was cut, the server answered 5xx), the order is looked up by that id before
 it is sent again, and Alpaca accepts an id only once. An order may be acknowledged some seconds
-before it is listed, so the answer to an order is kept, and the lookup is repeated. Orders are
-immediate-or-cancel: what cannot be filled at once is cancelled. Quantities are exact decimals.
+before it is listed, so the answer to an order is kept, and the lookup is repeated. Quantities are
+exact decimals.
+
+Orders for crypto are immediate-or-cancel: what cannot be filled at once is cancelled. Orders for
+shares are fractional, which Alpaca allows for orders of the day only. While the market is open they
+are filled at once, or cancelled after a while; those of a session's last bar wait at Alpaca for the
+next opening, as the environment's wait for the next bar, and their results are known at that bar.
 
 Paper only: every host except Alpaca's paper host and this machine is refused.
 """
@@ -27,9 +32,6 @@ from sweepd.envs.crypto.data.sources import least_skew
 from sweepd.envs.crypto.params import Instruments
 from sweepd.envs.support.errors import TryAgainLater
 
-SMALLEST_BUY = Decimal(10)  # USD; Alpaca rejects crypto buys below
-# USD: Alpaca rejects crypto orders above 200,000, and a sell's price is known when it is filled.
-LARGEST_PART = 180_000.0
 CENT = Decimal("0.01")
 NINE_DIGITS = Decimal("1e-9")  # Alpaca's finest step; for assets that it does not trade
 LONGEST_ID = 128  # characters of a client id; Alpaca rejects longer ones
@@ -38,12 +40,39 @@ LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before further lookups of an 
 
 
 @dataclass(frozen=True)
-class Asset:
-    """Alpaca's record of an asset. step: of quantities; minimum: of an order, in units."""
+class OrderRules:
+    """Alpaca's rules for market orders of one class of assets.
 
+    asset_class: Alpaca's name of it.
+    time_in_force: of orders.
+    smallest_buy: USD.
+    largest_part: USD, of one order.
+    has_hours: whether orders wait for the opening of the market.
+    """
+
+    asset_class: str
+    time_in_force: str
+    smallest_buy: Decimal
+    largest_part: float
+    has_hours: bool
+
+
+# Alpaca rejects crypto orders above 200,000 USD, and a sell's price is known when it is filled.
+COIN_ORDERS = OrderRules("crypto", "ioc", Decimal(10), 180_000.0, has_hours=False)
+SHARE_ORDERS = OrderRules("us_equity", "day", Decimal(1), math.inf, has_hours=True)
+
+
+@dataclass(frozen=True)
+class Asset:
+    """Alpaca's record of an asset.
+
+    refusal: why it cannot be traded, empty if it can. step: of quantities. minimum: of an order, in
+    units.
+    """
+
+    refusal: str = ""
     step: Decimal = NINE_DIGITS
     minimum: Decimal = NINE_DIGITS
-    tradable: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +113,8 @@ class AlpacaBroker(Broker):
     """The paper account of the keys.
 
     Args:
-        symbols: Alpaca's symbol (BTC/USD) of every ticker that may be traded.
+        symbols: Alpaca's symbol (BTC/USD, AAPL) of every ticker that may be traded.
+        rules: `COIN_ORDERS` or `SHARE_ORDERS`.
         key: API key of the account.
         secret: its secret.
         fee: fraction taken from what is received.
@@ -101,6 +131,7 @@ class AlpacaBroker(Broker):
     def __init__(
         self,
         symbols: Mapping[str, str],
+        rules: OrderRules = COIN_ORDERS,
         *,
         key: str,
         secret: str,
@@ -112,7 +143,7 @@ class AlpacaBroker(Broker):
     ) -> None:
         api = PaperApi(key, secret, url=url, patience=patience, timeout=timeout, sleep=sleep)
         self._client, self._ask = api.client, api.ask
-        self._symbols = dict(symbols)
+        self._symbols, self._rules = dict(symbols), rules
         self._fee = Decimal(str(fee))
         self._patience, self._sleep = patience, sleep
         self.venue_account = self._ask(
@@ -120,9 +151,9 @@ class AlpacaBroker(Broker):
         )
         self._assets = self._read_assets()
         self.untradable = {
-            ticker: f"Alpaca does not trade {symbol}"
+            ticker: self._assets[symbol].refusal
             for ticker, symbol in self._symbols.items()
-            if not self._assets[symbol].tradable
+            if self._assets[symbol].refusal
         }
         self._open: dict[str, _Sent] = {}
         self._settled: list[Fill] = []
@@ -139,12 +170,12 @@ class AlpacaBroker(Broker):
         return AccountState(float(cash), units_held, late_fees=True)
 
     def parts(self, order: Order, price: float) -> Sequence[Order]:
-        """See `Broker.parts`: equal orders of at most `LARGEST_PART`.
+        """See `Broker.parts`: equal orders of at most `OrderRules.largest_part`.
 
         The last part of a sell that closes a position closes what is left of it.
         """
         worth = order.notional or order.units * price
-        count = math.ceil(worth / LARGEST_PART)
+        count = math.ceil(worth / self._rules.largest_part)
         if count <= 1:
             return (order,)
         return tuple(
@@ -208,19 +239,29 @@ class AlpacaBroker(Broker):
     def fills(self) -> list[Fill]:
         """Return the results since the last call.
 
-        Waits for unfinished orders, and cancels them after `patience` seconds.
+        Waits for unfinished orders, and cancels them after `patience` seconds. While the market is
+        closed, unfinished orders wait for its opening.
         """
         settled, self._settled = self._settled, []
+        waiting = bool(self._open) and not self.fills_now()
         for client_id, sent in list(self._open.items()):
-            settled.append(self._settle(sent))
-            del self._open[client_id]
+            fill = self._result(sent) if waiting else self._settle(sent)
+            if fill is not None:
+                settled.append(fill)
+                del self._open[client_id]
         return settled
+
+    def fills_now(self) -> bool:
+        """See `Broker.fills_now`."""
+        if not self._rules.has_hours:
+            return True
+        return self._ask("the market's hours", lambda: bool(self._client.get_clock()["is_open"]))
 
     def instruments(self, tickers: Sequence[str]) -> Instruments:
         """Return minimum orders (USD) and increments of the account's assets."""
         records = [self._assets[self._symbols[ticker]] for ticker in tickers]
         return Instruments(
-            tuple(float(SMALLEST_BUY) for _ in records),
+            tuple(float(self._rules.smallest_buy) for _ in records),
             tuple(float(record.step) for record in records),
         )
 
@@ -241,8 +282,9 @@ class AlpacaBroker(Broker):
             return None, self.untradable[order.ticker]
         if order.side == "buy":
             notional = Decimal(repr(order.notional)).quantize(CENT, ROUND_DOWN)
-            if notional < SMALLEST_BUY:
-                return None, f"a buy of {notional} USD is below the minimum of {SMALLEST_BUY}"
+            smallest = self._rules.smallest_buy
+            if notional < smallest:
+                return None, f"a buy of {notional} USD is below the minimum of {smallest}"
             return {"notional": f"{notional:f}"}, ""
         asset, have = self._assets[symbol], held.get(symbol, Decimal(0))
         # A complete position is sold to Alpaca's last digit, which a float may miss.
@@ -257,7 +299,7 @@ class AlpacaBroker(Broker):
             "symbol": self._symbols[order.ticker],
             "side": order.side,
             "type": "market",
-            "time_in_force": "ioc",
+            "time_in_force": self._rules.time_in_force,
             "client_order_id": venue_id(order.client_id),
             **size,  # text: alpaca-py's own requests convert to floats, which have too few digits
         }
@@ -293,6 +335,13 @@ class AlpacaBroker(Broker):
             if refused.status == 404:
                 return None
             raise
+
+    def _result(self, sent: _Sent) -> Fill | None:
+        """Return the result of an order, None if it has none yet."""
+        sent.record = self._look(sent) or sent.record
+        if sent.record is None or sent.record.status not in FINAL:
+            return None
+        return self._fill(sent.order, sent.record)
 
     def _settle(self, sent: _Sent) -> Fill:
         """Return the result of an order that Alpaca has accepted."""
@@ -368,22 +417,33 @@ class AlpacaBroker(Broker):
         from alpaca.trading.enums import AssetClass
         from alpaca.trading.requests import GetAssetsRequest
 
+        wanted = GetAssetsRequest(asset_class=AssetClass(self._rules.asset_class))
+
         def read() -> dict[str, Asset]:
-            listed = self._client.get_all_assets(GetAssetsRequest(asset_class=AssetClass.CRYPTO))
             return {
-                record["symbol"]: Asset(
-                    Decimal(str(record["min_trade_increment"])),
-                    Decimal(str(record["min_order_size"])),
-                    tradable=True,
-                )
-                for record in listed
+                record["symbol"]: self._asset(record)
+                for record in self._client.get_all_assets(wanted)
                 if record["symbol"] in self._symbols.values()
                 and record["tradable"]
                 and record["status"] == "active"
             }
 
         found = self._ask("the assets", read)
-        return {symbol: found.get(symbol, Asset()) for symbol in self._symbols.values()}
+        return {
+            symbol: found.get(symbol, Asset(refusal=f"Alpaca does not trade {symbol}"))
+            for symbol in self._symbols.values()
+        }
+
+    def _asset(self, record: Mapping[str, Any]) -> Asset:
+        """Parse Alpaca's record of an asset that is traded."""
+        if self._rules.has_hours:  # shares have one step, and no record of it
+            symbol = record["symbol"]
+            refusal = f"Alpaca trades only whole shares of {symbol}, and orders are in fractions"
+            return Asset(refusal="" if record["fractionable"] else refusal)
+        return Asset(
+            step=Decimal(str(record["min_trade_increment"])),
+            minimum=Decimal(str(record["min_order_size"])),
+        )
 
 
 def venue_id(client_id: str) -> str:

@@ -108,7 +108,8 @@ class Broker(ABC):
 
     paper: what makes its account a paper account, in words; a class that does not say is refused.
     shorts: the account has short positions.
-    immediate: orders are filled when they are sent, not at the next bar.
+    immediate: orders are filled when they are sent, or at the market's opening (`fills_now`), and
+        not at the next bar that the trader processes.
     venue_account: the venue's name of the account, by which two slots on one account are detected;
         None for virtual money.
     untradable: by ticker, why it cannot be traded; its orders are reported as unfilled.
@@ -127,6 +128,14 @@ class Broker(ABC):
             RunError: the venue is out of reach.
         """
         return None
+
+    def fills_now(self) -> bool:
+        """Return whether an order would be filled when it is sent: not while a market is closed.
+
+        Raises:
+            RunError: the venue is out of reach.
+        """
+        return self.immediate
 
     @abstractmethod
     def account(self) -> AccountState:

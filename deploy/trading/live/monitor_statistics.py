@@ -38,7 +38,7 @@ from sweepd.deploy.promotion.bootstrap import (
     summed,
 )
 from sweepd.deploy.registry.bundle_files import finite
-from sweepd.envs.crypto.data.timeframe import DAY, bar_seconds, bars_per_year
+from sweepd.envs.crypto.data.timeframe import bars_per_day, bars_per_year
 from sweepd.envs.crypto.scoring.metrics import log_returns, max_drawdown
 
 Array = NDArray[np.float64]
@@ -123,7 +123,7 @@ class MonitorReport:
 
 def first_look(timeframe: str) -> int:
     """Return the number of bars that a verdict needs."""
-    return max(math.ceil(MINIMUM_DAYS * DAY / bar_seconds(timeframe)), MINIMUM_BARS)
+    return max(MINIMUM_DAYS * bars_per_day(timeframe), MINIMUM_BARS)
 
 
 def look_number(bars: int, timeframe: str) -> int:

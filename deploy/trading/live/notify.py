@@ -1,4 +1,4 @@
-"""Notifications about trading: Discord, Telegram, e-mail and everything else that apprise supports.
+"""Notifications about trading and nights: Discord, Telegram, e-mail and everything else that apprise supports.
 
 Addresses are secrets, because they contain tokens and passwords: they come from the environment
 only, and appear in no log, message or database. Every address has its own thread and a short queue,
@@ -17,20 +17,42 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlencode, urlsplit
 
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.invocation import install_extra
 
-NoticeKind = Literal["trade", "promotion", "rollback", "alert", "daily"]
+NoticeKind = Literal["trade", "promotion", "rollback", "alert", "daily", "night"]
 KINDS: tuple[NoticeKind, ...] = get_args(NoticeKind)
 ADDRESSES_VARIABLE, KINDS_VARIABLE = "SWEEPD_NOTIFY", "SWEEPD_NOTIFY_KINDS"
 DASHBOARD_VARIABLE = "SWEEPD_DASHBOARD_URL"
-LINKED: tuple[NoticeKind, ...] = ("promotion", "rollback", "alert")
+# Kinds whose messages name a page of the slot: to act, or the night's.
+LINKED: Mapping[NoticeKind, str] = {
+    "promotion": "/",
+    "rollback": "/",
+    "alert": "/",
+    "night": "/night",
+}
 MOST_WAITING = 100  # messages per address
 _COLOURS = {"promotion": "success", "rollback": "warning", "alert": "warning"}
-Message = tuple[str, str, str]  # title, text, apprise's type
+
+
+@dataclass(frozen=True)
+class Message:
+    """What is sent to an address.
+
+    colour: apprise's type. html: the text for services of HTML, such as mail; "": they get `text`.
+    attach: paths of files, for services that take files.
+    """
+
+    title: str
+    text: str
+    colour: str
+    html: str = ""
+    attach: Sequence[Path] = ()
 
 
 class Notifier:
@@ -97,13 +119,32 @@ class Notifier:
             f"{len(self._channels)} address(es) are told about {chosen}" if self._channels else ""
         )
 
-    def notify(self, kind: NoticeKind, title: str, text: str, slot: str) -> None:
-        """Queue a message about a slot if its kind is wanted. Returns at once; raises nothing."""
+    def notify(
+        self,
+        kind: NoticeKind,
+        title: str,
+        text: str,
+        slot: str,
+        *,
+        html: str = "",
+        attach: Sequence[Path] = (),
+    ) -> None:
+        """Queue a message about a slot if its kind is wanted. Returns at once; raises nothing.
+
+        Args:
+            kind: of the message.
+            title: its first line.
+            text: the rest.
+            slot: the slot.
+            html: see `Message`.
+            attach: see `Message`.
+        """
         if self._dashboard and kind in LINKED:
-            text += f"\n{self._dashboard}/?{urlencode({'slot': slot})}"
+            text += f"\n{self._dashboard}{LINKED[kind]}?{urlencode({'slot': slot})}"
         if kind in self._kinds:
+            message = Message(title, text, _COLOURS.get(kind, "info"), html, tuple(attach))
             for channel in self._channels:
-                channel.put((title, text, _COLOURS.get(kind, "info")))
+                channel.put(message)
 
     def close(self, timeout: float = 5.0) -> None:
         """Wait at most `timeout` seconds for pending messages; later ones are lost."""
@@ -142,13 +183,23 @@ class _Channel:
 
     def _send_all(self) -> None:
         while (message := self._waiting.get()) is not None:
-            title, text, colour = message
             try:
-                arrived = bool(self._service.notify(title=title, body=text, notify_type=colour))
+                arrived = self._send(message)
             except Exception:  # trading continues; the error's text may contain the address
                 arrived = False
             if not arrived:
                 self._complain("fail")
+
+    def _send(self, message: Message) -> bool:
+        """Send a message; return whether it arrived."""
+        of_html = str(getattr(self._service.notify_format, "value", self._service.notify_format))
+        given: dict[str, Any] = {"body": message.text}
+        if message.html and of_html == "html":
+            given = {"body": message.html, "body_format": "html"}
+        if message.attach and self._service.attachment_support:
+            given["attach"] = list(map(str, message.attach))
+        sent = self._service.notify(title=message.title, notify_type=message.colour, **given)
+        return bool(sent)
 
     def _complain(self, what: str) -> None:
         if not self._complained:

@@ -95,18 +95,18 @@ def own_part_words(kind: str, recorded: Mapping[str, Any]) -> str:
 
 
 def noted_parts(
-    state: Mapping[str, Any], plugins: Mapping[str, Mapping[str, Any]], broker: Broker
+    state: Mapping[str, Any], plugins: Mapping[str, Mapping[str, Any]], immediate: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Return a slot's state with its own parts, and a sentence for each that has changed.
 
     Args:
         state: of the slot.
         plugins: as `recorded_parts` returns them.
-        broker: the slot's broker.
+        immediate: of the slot's broker.
     """
     before, now = state.get("plugins", {}), dict(plugins)
     if own := now.get("broker"):
-        now["broker"] = {**own, "immediate": broker.immediate}
+        now["broker"] = {**own, "immediate": immediate}
     sentences = [
         changed(kind, now[kind]["name"], "it was used here last")
         for kind in ("broker", "feed")

@@ -11,7 +11,7 @@ from sweepd.deploy.trading.live.records import SLOT_ACCOUNT, Adjustment, OrderRe
 from sweepd.deploy.trading.live.revisions import units_moment, units_since
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.deploy.trading.round_trips import Checkpoint, Deal, Profits, profits
-from sweepd.envs.crypto.data.timeframe import bar_end
+from sweepd.envs.crypto.data.timeframe import bar_end, has_hours
 
 Version = tuple[int, int, int, int]
 
@@ -99,6 +99,11 @@ class ProfitBook:
 
 
 def fills_at_once(trader: Trader, account: str) -> bool:
-    """Return whether an account's orders are filled when they are sent, not at the next open."""
+    """Return whether an account's orders are filled when they are sent, not at the next open.
+
+    With hours, a change of units comes between two sessions, and orders of a session's last bar are
+    filled at the next opening: so they count in the units of the next bar.
+    """
     own = trader.state.get("plugins", {}).get("broker", {})
-    return account == SLOT_ACCOUNT and bool(own.get("immediate", trader.broker != "sim"))
+    at_once = own.get("immediate", trader.broker != "sim") and not has_hours(trader.timeframe)
+    return account == SLOT_ACCOUNT and bool(at_once)

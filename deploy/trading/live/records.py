@@ -8,7 +8,14 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Column, ForeignKeyConstraint, Index, PrimaryKeyConstraint, Text
+from sqlalchemy import (
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    PrimaryKeyConstraint,
+    Text,
+    UniqueConstraint,
+)
 
 from sweepd.deploy.registry.records import BUNDLES, row_id
 from sweepd.deploy.registry.tables import Long, RecordTable
@@ -279,6 +286,43 @@ class ParityDay:
         return self.growth - self.simulated
 
 
+@dataclass(frozen=True)
+class TraderInput:
+    """An event that changed a slot's trader, as it was seen.
+
+    number: place in the slot's record, from 1.
+    bar: open of the last processed bar at that time.
+    kind, content: the event without its bars (`sweepd.deploy.trading.live.events`).
+    snapshot: the machine's before it, at the first bar of each UTC day; None otherwise.
+    """
+
+    number: int
+    bar: Long
+    kind: str
+    content: dict[str, Any]
+    snapshot: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A stored certificate of a day; see `sweepd.deploy.trading.live.certificate`.
+
+    day: its start, seconds since the epoch. hash: of the content. previous: hash of the one before.
+    signature: a bundle of sigstore's format; None: it is not signed.
+    at: when it was made, UTC text.
+    """
+
+    slot: str
+    number: int
+    day: Long
+    hash: str
+    previous: str
+    content: dict[str, Any]
+    verdict: str
+    signature: dict[str, Any] | None
+    at: str
+
+
 @dataclass
 class Changes:
     """What one transaction writes; None leaves a value as it is.
@@ -288,6 +332,8 @@ class Changes:
     fills: results of these or earlier orders.
     market: closed bars with their tickers.
     adjustments: changes of units, which `accounts` and `state` have followed.
+    halt: reason of a halt, and whether everything is sold.
+    input: the event that all of this follows from.
     """
 
     last_bar: int | None = None
@@ -300,6 +346,8 @@ class Changes:
     events: list[Event] = field(default_factory=list)
     market: list[tuple[Sequence[str], ClosedBar]] = field(default_factory=list)
     adjustments: Sequence[Adjustment] = ()
+    halt: tuple[str, bool] | None = None
+    input: TraderInput | None = None
 
 
 def slot_column() -> Column[str]:
@@ -345,6 +393,13 @@ ADJUSTMENTS: Final = RecordTable(
     Column("at", Text, nullable=False),
     Index(None, "slot"),
 )
+TRADER_INPUTS: Final = RecordTable(
+    "trader_inputs",
+    TraderInput,
+    slot_column(),
+    Column("at", Text, nullable=False),
+    PrimaryKeyConstraint("slot", "number"),
+)
 # at: when the day was computed. A new computation replaces the slot's rows.
 PARITY_DAYS: Final = RecordTable(
     "parity_days",
@@ -352,4 +407,7 @@ PARITY_DAYS: Final = RecordTable(
     slot_column(),
     Column("at", Text, nullable=False),
     PrimaryKeyConstraint("slot", "day"),
+)
+CERTIFICATES: Final = RecordTable(
+    "certificates", Certificate, PrimaryKeyConstraint("slot", "number"), UniqueConstraint("hash")
 )

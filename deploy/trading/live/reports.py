@@ -5,6 +5,8 @@ Functions that compare with earlier bars take the slot's state, a JSON object, a
     risk      reasons of the risk rules at the last decision
     kept out  spans [first, last] of bars in which rules stopped trading; last None while it lasts
     day       number of the UTC day, value at its start, equal weight then, trades and flow since
+    missed    bars that were booked without a decision since the last newest one
+    undecided newest bars in a row that came too late to be decided
 """
 
 from __future__ import annotations
@@ -12,15 +14,83 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.trading.brokers.base import Fill
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.flows import rebased
-from sweepd.deploy.trading.live.records import AccountBar, Event
+from sweepd.deploy.trading.live.events import Started
+from sweepd.deploy.trading.live.records import UNDECIDED_BARS, AccountBar, Event
 from sweepd.deploy.trading.paper_trader import Entry
 from sweepd.envs.crypto.data.timeframe import DAY, format_time
 
 State = dict[str, Any]
 MOST_SPANS = 100  # spans that are kept in the state
+
+
+def start_events(
+    event: Started, bundle: Bundle, last: int, *, continues: bool
+) -> list[tuple[str, str]]:
+    """Return what is told of a start, kind and text.
+
+    Args:
+        event: the start.
+        bundle: that is traded.
+        last: open of the last processed bar.
+        continues: whether the slot has traded before.
+    """
+    told = []
+    if event.lost is not None:
+        why = f"{event.lost.why}; the champion takes over at the start, not at a bar"
+        told = [("alert", why), ("swapped", swap_text(bundle, event.lost.name))]
+    if not continues:
+        text = f"{bundle_words(bundle)} starts with broker {event.options.broker}"
+        return [*told, ("started", text)]
+    told.append(("started", f"continues after the bar of {format_time(last)}"))
+    for ticker, why in event.untradable.items():
+        text = f"{ticker}: {why} any more; its position stays, and the other tickers are traded"
+        told.append(("untradable", text))
+    return told
+
+
+def swap_text(bundle: Bundle, before: str) -> str:
+    """Return in a sentence that a bundle takes over from another one."""
+    return f"{bundle_words(bundle)} takes over from {before}, with the present positions"
+
+
+def bundle_words(bundle: Bundle) -> str:
+    """Return a bundle's name and origin."""
+    market = ", synthetic market" if bundle.manifest.data.synthetic else ""
+    return f"{bundle.name} (trial {bundle.origin.trial} of {bundle.origin.study}{market})"
+
+
+def note_delay(
+    state: State, bar: int, delay: float, limit: float, *, newest: bool
+) -> tuple[State, list[Event]]:
+    """Count bars that were missed or came too late, and return the events.
+
+    Args:
+        state: the slot's state.
+        bar: open of the closed bar.
+        delay: seconds since it ended.
+        limit: after which it is not decided.
+        newest: no later bar has closed.
+    """
+    missed = state.get("missed", 0)
+    if not newest:
+        return state | {"missed": missed + 1}, []
+    events: list[Event] = []
+    if missed:
+        text = f"{missed} missed bars were booked; nothing was traded in them"
+        events.append(("caught up", text, bar))
+    undecided = state.get("undecided", 0) + 1 if delay > limit else 0
+    if undecided == UNDECIDED_BARS:
+        text = (
+            f"{undecided} bars in a row came too late to be decided, the last one {delay:,.0f} s "
+            f"after its end, and the limit is {limit:,.0f} s: check this machine's clock and the "
+            "feed, or set --max-delay"
+        )
+        events.append(("alert", text, bar))
+    return state | {"missed": 0, "undecided": undecided}, events
 
 
 def note_risk(entry: Entry, state: State) -> tuple[State, list[Event]]:

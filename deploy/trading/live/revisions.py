@@ -89,15 +89,13 @@ def review(history: Bars, again: Mapping[str, Array], revised: Revised) -> Revie
 
 def adjusted(bars: Bars, adjustments: Sequence[Adjustment]) -> Bars:
     """Return bars, stored as they were seen, in the units after the adjustments."""
-    if not adjustments:
-        return bars
-    price, volume = np.ones_like(bars.close), np.ones_like(bars.close)
+    found = {name: getattr(bars, name).copy() for name in COLUMNS}
+    # One after the other: followed singly or together, the adjustments lead to the same bits.
     for one in adjustments:
         rows, asset = bars.time <= one.time, bars.tickers.index(one.ticker)
-        price[rows, asset] *= one.price
-        volume[rows, asset] *= one.volume
-    prices = {name: getattr(bars, name) * price for name in COLUMNS[:4]}
-    return replace(bars, **prices, volume=bars.volume * volume)
+        for name, values in found.items():
+            values[rows, asset] *= one.volume if name == "volume" else one.price
+    return replace(bars, **found)
 
 
 def undone(adjustments: Sequence[Adjustment]) -> list[Adjustment]:

@@ -21,7 +21,7 @@ from sweepd.envs.crypto.data.timeframe import later, opening_times
 class SeenBars:
     """What a session starts with.
 
-    history: bars up to the last processed one, in the present units.
+    history: bars up to the last processed one, in the units before `review`.
     unstored: those that the registry lacks, in the units in which it has the others.
     review: how the feed's rows differ from the bars that were seen.
     """
@@ -69,9 +69,9 @@ def start_feed(
     older, newer = found.time < seen.time[0], found.time > seen.time[-1]
     if newer.any() and found.time[0] > later(trader.timeframe, int(seen.time[-1])):
         # Nothing was traded between the stored bars and the feed's: they begin a new record.
-        return SeenBars(adjusted(found, everything), found, changes)
+        return SeenBars(adjusted(found, adjustments), found, changes)
     full = _joined(_chosen(found, older), seen, _chosen(found, newer))
-    return SeenBars(adjusted(full, everything), _chosen(found, older | newer), changes)
+    return SeenBars(adjusted(full, adjustments), _chosen(found, older | newer), changes)
 
 
 def _unbroken(bars: Bars) -> Bars:

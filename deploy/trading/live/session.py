@@ -1,108 +1,76 @@
 """A live session of a slot's trader: from one start to the next end or error.
 
-A bar takes one path:
-
-    run            waits, and calls `poll`
-    poll           asks the feed for closed bars
-    _on_bar        processes one bar:
-      TradingAccount.on_bar   per account: book fills, mark, judge risk, decide
-      _commit                 results, lines, states and the orders to send, in one transaction
-      TradingAccount.send     per account: send the orders
-      _commit                 results that are known at once
-      _evaluate               monitor and arena, when they are due
+The session is the shell of a `Machine`: it turns what clock, feed, broker and registry say into
+events, and performs the machine's instructions. Each event that changed the machine is stored as it
+was seen, in the transaction of what follows from it.
 
 After a kill at any instant, a new session reads the last of these transactions, asks the broker
-about orders with unknown results by their client ids, which follow from slot, bar and ticker, and
-continues: no order is sent twice, and none is lost. Bars that were missed are booked without
-decisions; the trader decides only at the newest bar, and not if that ended too long ago.
+about orders with unknown results by their client ids, and continues: no order is sent twice, and
+none is lost. Bars that were missed are booked without decisions; the trader decides only at the
+newest bar, and not if that ended too long ago.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from contextlib import suppress
 
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS
+from sweepd.deploy.registry.records import ChampionMoved
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.brokers.base import Broker, Order, require_paper
-from sweepd.deploy.trading.brokers.sim import sim_broker
-from sweepd.deploy.trading.closed_bar import ClosedBar
+from sweepd.deploy.trading.brokers.base import AccountState, Broker, require_paper
 from sweepd.deploy.trading.feeds import SETTLE_SECONDS, Feed, RecordedFeed
-from sweepd.deploy.trading.flows import Flow
-from sweepd.deploy.trading.live.account import TradingAccount
-from sweepd.deploy.trading.live.arena import Arena, challenger_name
-from sweepd.deploy.trading.live.benchmarks import BenchmarkAccounts
 from sweepd.deploy.trading.live.clock import Clock
-from sweepd.deploy.trading.live.feed_watch import FeedWatch
-from sweepd.deploy.trading.live.hot_swap import (
-    DRY_RUN_BARS,
-    LostBundle,
-    Traded,
-    bundle_to_trade,
-    problem_with,
+from sweepd.deploy.trading.live.entrants import Entrants
+from sweepd.deploy.trading.live.events import (
+    Ask,
+    BarClosed,
+    ChallengersAre,
+    ChampionIs,
+    Checked,
+    Commit,
+    Done,
+    Effect,
+    Event,
+    Filled,
+    Found,
+    Halted,
+    Instruction,
+    Judged,
+    Look,
+    Resumed,
+    Reviewed,
+    Started,
+    Submit,
+    TraderOptions,
+    content,
 )
-from sweepd.deploy.trading.live.monitor import Monitor, OnAlert
-from sweepd.deploy.trading.live.own_parts import noted_parts
+from sweepd.deploy.trading.live.hot_swap import LostBundle, Traded, mismatch
+from sweepd.deploy.trading.live.machine import Machine, deliver, record_snapshot
+from sweepd.deploy.trading.live.monitor import Monitor
 from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.recorded_run import DRY_RUN_BARS, dry_run
 from sweepd.deploy.trading.live.records import (
-    CHALLENGER,
-    EQUAL_WEIGHT,
     SHADOW,
     SLOT_ACCOUNT,
     STOPPED,
-    UNDECIDED_BARS,
-    AccountKind,
     AccountRecord,
-    Adjustment,
-    Changes,
-    Event,
-    OrderRecord,
     Trader,
+    TraderInput,
 )
-from sweepd.deploy.trading.live.reports import note_day, note_risk, trade_text, transfer_events
-from sweepd.deploy.trading.live.revisions import (
-    Review,
-    adjusted,
-    adjusted_order,
-    price_factors,
-    review,
-)
+from sweepd.deploy.trading.live.revisions import price_factors, review
 from sweepd.deploy.trading.live.seen_bars import start_feed
+from sweepd.deploy.trading.live.staleness import is_stale
 from sweepd.deploy.trading.live.store import TraderStore
-from sweepd.deploy.trading.paper_trader import Entry
-from sweepd.deploy.trading.risk import Conditions
-from sweepd.deploy.trading.risk_limits import RiskLimits
-from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.data.timeframe import DAY, bar_end, bar_seconds, format_time, later
+from sweepd.deploy.trading.live.venue import Venue
+from sweepd.deploy.trading.paper_trader import bars_needed
+from sweepd.envs.crypto.data.timeframe import bar_end, closed_since, format_time, later
 from sweepd.envs.support.errors import InputError, RunError
 from sweepd.envs.support.supervisor import Supervisor
 
 LATE_SECONDS = 5.0  # pause between polls for a bar that is late
-
-
-@dataclass(frozen=True)
-class TraderOptions:
-    """How a slot is traded.
-
-    broker, feed: names, which the database stores.
-    limits: risk rules of every account.
-    any_account: accept an account whose value is far from what the bundle was trained with.
-    max_delay: seconds after a bar's end in which its orders may be sent; default: a quarter bar.
-    arena: number of challengers that trade on virtual money.
-    on_alert: reaction to an account that trades worse than scored.
-    plugins: what is recorded of a broker and a feed of another package, by kind.
-    """
-
-    broker: str = "sim"
-    feed: str = "alpaca"
-    limits: RiskLimits = field(default_factory=RiskLimits)
-    any_account: bool = False
-    max_delay: float | None = None
-    arena: int = 0
-    on_alert: OnAlert = "alert"
-    plugins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class LiveSession:
@@ -117,6 +85,11 @@ class LiveSession:
         clock: the market's time.
         tell: receives kind and text of every event.
         supervisor: the service manager that is told that the process is alive.
+        day_over: called when a day is over, so that it can be certified; it must not wait.
+
+    Attributes:
+        machine: the trader's state and its decisions.
+        polls: number of polls that were completed.
 
     Raises:
         InputError: it cannot start.
@@ -135,19 +108,18 @@ class LiveSession:
         clock: Clock,
         tell: Callable[[str, str], None],
         supervisor: Supervisor,
+        day_over: Callable[[], None] = lambda: None,
     ) -> None:
         self._options, self._registry, self._clock, self._tell = options, registry, clock, tell
-        self._supervisor = supervisor
+        self._supervisor, self._day_over = supervisor, day_over
         self._slot, self._store = slot, TraderStore(registry.database)
-        kept = {one.name: one for one in self._store.accounts(slot) if one.retired is None}
+        records = [one for one in self._store.accounts(slot) if one.retired is None]
+        own = next((one for one in records if one.name == SLOT_ACCOUNT), None)
         # Continue with the bundle that holds the positions; a newer champion takes over at a bar.
         bundle, lost = bundle_to_trade(registry, slot)
-        self._timeframe = bundle.manifest.timeframe
-        quarter = bar_seconds(self._timeframe) / 4
-        self._max_delay = quarter if options.max_delay is None else options.max_delay
         self._feed, broker = make_feed(bundle), make_broker(bundle)
         require_paper(options.broker, type(broker))
-        if SLOT_ACCOUNT not in kept:
+        if own is None:
             for ticker, why in broker.untradable.items():
                 raise InputError(
                     f"{ticker}: {why}; promote a bundle without it, or trade with --broker sim"
@@ -159,28 +131,13 @@ class LiveSession:
             timeframe=bundle.manifest.timeframe,
             venue_account=broker.venue_account,
         )
-        self.polls = 0  # polls that were completed
-        self._refused: str | None = None  # hash of a champion that could not take over
-        self._watch = FeedWatch(self._feed, options.feed, broker)
+        self.polls = 0
         self._status = "starting"
-        trader = self._heartbeat()
-        self._history: Bars  # the newest bars as they were seen, in the present units
-        self._state: dict[str, Any] = dict(trader.state)
-        self._own = self._account(
-            SLOT_ACCOUNT, SLOT_ACCOUNT, bundle, broker, options.any_account, make_broker
-        )
-        self._accounts = [self._own]  # the slot's own account stays the first
-        simulator = None
-        if broker.immediate:
-            simulator = SHADOW
-            virtual = sim_broker(bundle, broker.account().cash)
-            self._accounts.append(self._account(SHADOW, SHADOW, bundle, virtual))
-        self._simulated = simulator or SLOT_ACCOUNT  # the account challengers are compared with
-        self._monitor = Monitor(slot, registry, self._store, options.on_alert, simulator)
-        self._arena = Arena(slot, registry, self._store, options.arena)
-        self._accounts += map(self._challenger, self._arena.entrants(bundle))
-        self._benchmarks = BenchmarkAccounts(kept)
-        self._start(kept, trader, lost)
+        self._venue = Venue(broker, bundle, make_broker)
+        self._monitor = Monitor(slot, registry, self._store, SHADOW if broker.immediate else None)
+        self._library = {bundle.hash: bundle}
+        self._entrants = Entrants(slot, registry, options.arena)
+        self._start(bundle, lost, records, own)
 
     def run(self) -> None:
         """Trade until the clock's `stop` is set, or recorded bars end."""
@@ -196,399 +153,243 @@ class LiveSession:
 
     def poll(self) -> None:
         """Obey a halt, and process the bars that have closed since the last poll."""
-        trader = self._heartbeat()
-        self._obey(trader)
+        self._obey(self._heartbeat())
         bars = self._feed.poll(self._clock.now())
-        found = review(self._history, self._feed.again, self._state.get("revised", {}))
-        self._history = adjusted(self._history, found.adjustments)
-        self._follow(found, self._accounts)
-        trader = trader if found.alarm is None else self._heartbeat()
+        machine = self.machine
+        found = review(machine.history, self._feed.again, machine.state.get("revised", {}))
+        self._deliver(Reviewed(found))
+        if bars:
+            self._deliver(self._champion())
         for bar in bars:
-            delay, newest = self._clock.now() - bar_end(self._timeframe, bar.time), bars[-1] is bar
-            late = delay > self._max_delay
-            if newest:
-                undecided = self._state.get("undecided", 0) + 1 if late else 0
-                self._state = self._state | {"undecided": undecided}
-            self._on_bar(bar, trader, decide=newest and not late)
-            if newest and late and undecided == UNDECIDED_BARS:
-                self._event(
-                    "alert",
-                    f"{undecided} bars in a row came too late to be decided, the last one "
-                    f"{delay:,.0f} s after its end, and the limit is {self._max_delay:,.0f} s: "
-                    "check this machine's clock and the feed, or set --max-delay",
-                )
-        if len(bars) > 1:
-            self._event(
-                "caught up", f"{len(bars) - 1} missed bars were booked; nothing was traded in them"
-            )
-        self._watch_feed(asked=bool(bars))
+            self._venue.follow(machine.own.bundle)
+            reading = self._venue.reading(bar, self._feed.tickers)
+            newest = bar is bars[-1]
+            self._deliver(BarClosed(self._clock.now(), newest, reading, bar))
+            self._status = f"processed the bar of {format_time(bar.time)}"
+        if bars:
+            self._deliver(ChallengersAre(self._challengers(machine.own.bundle)))
+        self._check_clocks(asked=bool(bars))
         self.polls += 1
 
-    # ---- a bar ----
-
-    def _on_bar(self, bar: ClosedBar, trader: Trader, *, decide: bool) -> None:
-        """Process one closed bar: decide for every account, commit, send, commit the results."""
-        history = self._history
-        bar = bar.continuing(history.close[-1])
-        self._history = bar.appended_to(history).slice(1, len(history) + 1)
-        prices = dict(zip(self._feed.tickers, map(float, bar.close), strict=True))
-        self._state = self._state | {"prices": prices}
-        # A new champion takes over only at a bar at which it decides itself.
-        heir = self._heir() if decide and trader.halt is None else None
-        # Everything about the bar is one transaction: a restart finds all of it or nothing.
-        changes = Changes(last_bar=bar.time, market=[(self._feed.tickers, bar)])
-        orders = self._decide(bar, trader, changes, heir=heir, decide=decide)
-        self._note_benchmarks_and_day(bar, changes)
-        changes.state = self._state
-        self._status = f"processed the bar of {format_time(bar.time)}"
-        self._commit(changes)  # before anything is sent: a restart finds every order here
-        self._last = bar.time
-        fills = [fill for account, sent in orders for fill in account.send(sent)]
-        # A kill before this commit is repaired by `_recover`, which asks the broker.
-        if fills:
-            self._commit(Changes(fills=fills))
-        for fill in changes.fills + fills:
-            if self._own.owns(fill.order):
-                self._tell("trade", trade_text(fill))
-        if decide:
-            self._evaluate(bar)
-
-    def _decide(
-        self, bar: ClosedBar, trader: Trader, changes: Changes, *, heir: Bundle | None, decide: bool
-    ) -> list[tuple[TradingAccount, tuple[Order, ...]]]:
-        """Let every account process the bar. Returns the orders to send, by account."""
-        orders: list[tuple[TradingAccount, tuple[Order, ...]]] = []
-        transfer = Flow()  # into the slot's own account; the shadow repeats it
-        for account in list(self._accounts):
-            before = account.bundle
-            try:
-                entry = account.on_bar(
-                    bar,
-                    self._history,
-                    self._conditions(bar, trader, account),
-                    changes,
-                    decide=decide,
-                    heir=None if account.kind == CHALLENGER else heir,
-                    transfer=transfer if account.kind == SHADOW else None,
-                )
-            # A challenger that fails retires; the slot's own account must not be affected.
-            except RunError as error:
-                if account.kind != CHALLENGER:
-                    raise
-                self._retire(account, str(error), changes)
-                continue
-            orders.append((account, entry.orders))
-            if account is self._own:
-                transfer = entry.flow
-                self._note_own(bar, entry, before, changes)
-        return orders
-
-    def _conditions(self, bar: ClosedBar, trader: Trader, account: TradingAccount) -> Conditions:
-        """Return the input of the risk rules; an operator's halt does not stop challengers."""
-        now, end = self._clock.now(), bar_end(self._timeframe, bar.time)
-        halted = account.kind != CHALLENGER
-        return Conditions(
-            now, max(0.0, now - end), trader.halt if halted else None, trader.halt_sells and halted
-        )
-
-    def _note_own(self, bar: ClosedBar, entry: Entry, before: Bundle, changes: Changes) -> None:
-        """Add the events of the slot's own account: a new bundle, risk rules, transfers."""
-        if self._own.bundle is not before:
-            text = (
-                f"{_words(self._own.bundle)} takes over from {_words(before)}, with the present "
-                "positions"
-            )
-            changes.events.append(("swapped", text, bar.time))
-        self._state, events = note_risk(entry, self._state)
-        changes.events += events
-        changes.events += transfer_events(entry, bar, self._feed.tickers)
-
-    def _note_benchmarks_and_day(self, bar: ClosedBar, changes: Changes) -> None:
-        """Add the benchmarks' lines, and the summary of a day that has ended."""
-        params, since = self._own.bundle.account, self._own.since
-        assert since is not None
-        self._benchmarks.on_bar(
-            bar, self._feed.tickers, since, changes, fee=params.fee, slippage=params.slippage
-        )
-        equal = next(line.value for line in changes.bars if line.account == EQUAL_WEIGHT)
-        self._state, events = note_day(changes.bars[0], equal, self._state)
-        changes.events += events
-
-    # ---- the start ----
+    # ---- events ----
 
     def _start(
-        self, kept: dict[str, AccountRecord], trader: Trader, lost: LostBundle | None
+        self,
+        bundle: Bundle,
+        lost: LostBundle | None,
+        records: list[AccountRecord],
+        own: AccountRecord | None,
     ) -> None:
-        """Resume the accounts from the record, or start them; take over from a lost bundle."""
-        needed = max(account.trader.bars_needed for account in self._accounts) + DRY_RUN_BARS
-        adjustments = self._store.adjustments(self._slot)
+        """Read the bars, and start the machine where the last session's ended."""
+        trader, broker = self._heartbeat(), self._venue.broker
+        challengers, now = self._challengers(bundle), self._clock.now()
+        needed = max(bars_needed(one) for one in self._library.values()) + DRY_RUN_BARS
         seen = start_feed(
             self._feed,
             Records(self._registry.database),
             trader,
-            adjustments,
+            self._store.adjustments(self._slot),
             needed=needed,
-            now=self._clock.now(),
+            now=now,
         )
-        self._history = seen.history
-        self._last = int(seen.history.time[-1])
-        resumed = [account for account in self._accounts if account.name in kept]
-        if lost is not None:
-            problem = self._problem_with(self._own.bundle, lost)
-            if problem is not None:
-                raise InputError(lost.refused(self._own.bundle.name, problem))
-        for account in resumed:
-            before = None if lost is None or account.kind == CHALLENGER else lost.tickers
-            account.resume(seen.history, kept[account.name], before)
-        for account in self._accounts:
-            if account not in resumed:
-                account.start(seen.history)
-        present = {account.name for account in self._accounts}
-        for record in kept.values():
-            if record.kind == CHALLENGER and record.name not in present:
-                gone = replace(record, retired="it no longer takes part")
-                self._commit(Changes(accounts=[gone]))
-        if trader.last_bar is not None:
-            self._recover(trader, adjustments)
-        if lost is not None:
-            self._note_takeover(lost)
-        self._follow(seen.review, resumed)
-        text = f"{_words(self._own.bundle)} starts with broker {self._options.broker}"
-        if trader.last_bar is not None:
-            text = f"continues after the bar of {format_time(trader.last_bar)}"
-        new = seen.unstored
-        self._state, events = self._watch.clock(self._last, self._clock.now(), self._state)
-        self._state, more = noted_parts(self._state, self._options.plugins, self._own.broker)
-        events += [("trouble", sentence, self._last) for sentence in more]
-        changes = Changes(state=self._state, events=[("started", text, self._last), *events])
-        changes.market += [(new.tickers, ClosedBar.of(new, row)) for row in range(len(new))]
-        self._commit(changes)
-        if trader.last_bar is not None:
-            for ticker, why in self._own.broker.untradable.items():
-                self._event(
-                    "untradable",
-                    f"{ticker}: {why} any more; its position stays, and the other tickers are "
-                    "traded",
-                )
-
-    def _recover(self, trader: Trader, adjustments: Sequence[Adjustment]) -> None:
-        """Look up the results of orders of an earlier process, and send those that are missing."""
-        # Orders for an old bar would trade at prices that the policy never saw.
-        late = None
-        if trader.halt is not None:
-            late = f"not sent before the halt: {trader.halt}"
-        elif self._clock.now() - bar_end(self._timeframe, self._last) > self._max_delay:
-            late = "the trader was not running when it was due"
-        since = [one for one in adjustments if one.time == self._last]
-        lines = [
-            adjusted_order(line, since)
-            for line in self._store.orders(self._slot, decided=self._last)
-        ]
-        fills = [
-            fill
-            for account in self._accounts
-            for fill in account.recover(
-                [line for line in lines if line.account == account.name], late=late
-            )
-        ]
-        if fills:
-            self._store.commit(self._slot, self._token, Changes(fills=fills))
-
-    def _note_takeover(self, lost: LostBundle) -> None:
-        """Record that the accounts of a bundle that cannot be loaded trade the champion."""
-        name = _words(self._own.bundle)
-        text = f"{name} takes over from {lost.name}, with the present positions"
-        why = f"{lost.why}; the champion takes over at the start, not at a bar"
-        moved = [account.record() for account in self._accounts if account.kind != CHALLENGER]
-        events: list[Event] = [("alert", why, self._last), ("swapped", text, self._last)]
-        self._commit(Changes(accounts=moved, events=events))
-
-    def _follow(self, found: Review, accounts: Sequence[TradingAccount]) -> None:
-        """Record how the feed's bars differ from those that were seen, and follow new units.
-
-        Args:
-            found: the differences; the history follows them already.
-            accounts: those that hold amounts in the earlier units.
-        """
-        self._state = self._state | {"revised": found.revised}
-        if found.alarm is not None:
-            self._store.halt(self._slot, found.alarm, sells=False)
-        factors = price_factors(found.adjustments)
-        events: list[Event] = [(kind, text, self._last) for kind, text in found.events]
-        changes = Changes(adjustments=found.adjustments, events=events)
-        if factors:
-            for account in accounts:
-                account.adjust(self._history, factors)
-            self._benchmarks.adjust(factors, self._feed.tickers)
-            changes.accounts = [one.record() for one in accounts if one.since is not None]
-            if self._own.since is not None:
-                changes.accounts += self._benchmarks.records(self._own.since)
-            prices = self._state.get("prices", {})
-            self._state = self._state | {
-                "prices": {name: price * factors.get(name, 1.0) for name, price in prices.items()}
-            }
-        if found.alarm is not None:
-            text = f"{found.alarm}; trading is halted until: sweepd trader resume {self._slot}"
-            events.append(("alert", text, self._last))
-        if events:
-            changes.state = self._state
-            self._commit(changes)
-
-    # ---- arena and monitor ----
-
-    def _evaluate(self, bar: ClosedBar) -> None:
-        """After a bar: run the monitor and the arena if due, and update the challengers."""
-        bundle, told = self._own.bundle, list[tuple[str, str]]()
-        # Arena and monitor judge the champion, so only while it is the traded bundle.
-        if self._registry.slot(self._slot).champion == bundle.hash:
-            challengers = [one for one in self._accounts if one.kind == CHALLENGER]
-            arena, news = self._arena.judge(
-                self._simulated, bundle, challengers, bar.time, self._state.get("arena", {})
-            )
-            # Bars in which a rule restricts trading do not count as the policy's record.
-            free = 0 if self._state.get("risk") else 1
-            traded = self._state.get("bars", {}).get(bundle.hash, -1) + free
-            monitor, more = self._monitor.evaluate(
-                bundle, traded, self._state.get("monitor", {}), self._state.get("kept out", [])
-            )
-            if bar.time % DAY == DAY - bar_seconds(self._timeframe):
-                monitor, strays = self._monitor.check_tracking(bundle, monitor)
-                more = [*more, *strays]
-            told = [*news, *more]
-            self._state = self._state | {
-                "arena": arena,
-                "monitor": monitor,
-                "bars": {bundle.hash: traded},
-            }
-        changes = Changes(state=self._state, events=[(kind, text, bar.time) for kind, text in told])
-        self._update_challengers(changes)
-        self._commit(changes)
-
-    def _update_challengers(self, changes: Changes) -> None:
-        """Retire challengers that no longer take part; start new ones at the next bar."""
-        wanted = {challenger_name(one): one for one in self._arena.entrants(self._own.bundle)}
-        present = {one.name: one for one in self._accounts if one.kind == CHALLENGER}
-        for name, account in present.items():
-            if name not in wanted:
-                self._retire(account, "withdrawn, or replaced by other challengers", changes)
-        for name in wanted.keys() - present.keys():
-            account = self._challenger(wanted[name])
-            if account.trader.bars_needed <= len(self._history):
-                account.start(self._history)
-                self._accounts.append(account)
-                changes.events.append(
-                    ("arena", f"{name} trades as a challenger from now on", self._last)
-                )
-
-    def _challenger(self, bundle: Bundle) -> TradingAccount:
-        return self._account(challenger_name(bundle), CHALLENGER, bundle, sim_broker(bundle))
-
-    def _account(
-        self,
-        name: str,
-        kind: AccountKind,
-        bundle: Bundle,
-        broker: Broker,
-        any_account: bool = True,
-        remake: Callable[[Bundle], Broker] = sim_broker,
-    ) -> TradingAccount:
-        return TradingAccount(
-            self._slot,
-            name,
-            kind,
-            bundle,
-            broker,
-            limits=self._options.limits,
-            any_account=any_account,
-            remake=remake,
+        snapshot = record_snapshot(trader.state, records)
+        self.machine = Machine(
+            self._slot, self._library, seen.history, snapshot, dry_run=dry_run, parts=broker.parts
         )
-
-    def _retire(self, account: TradingAccount, why: str, changes: Changes) -> None:
-        self._accounts.remove(account)
-        if account.since is not None:
-            changes.accounts.append(account.record(retired=why))
-        changes.events.append(("arena", f"{account.name} retires: {why}", self._last))
-
-    # ---- halts, champions, data ----
+        started = Started(
+            now=now,
+            options=_plain(self._options),
+            bundle=bundle.hash,
+            lost=lost,
+            immediate=broker.immediate,
+            shorts=broker.shorts,
+            untradable=dict(broker.untradable),
+            holdings=broker.account() if own is None else None,
+            challengers=challengers,
+            history=len(seen.history),
+            halt=trader.halt,
+            bars=seen.unstored,
+        )
+        # Virtual money continues from the record before orders are sent again.
+        if own is not None:
+            self._venue.restore(AccountState(**own.state["holdings"]))
+        self._deliver(started)
+        self._deliver(Reviewed(seen.review, at_start=True))
+        self._check_clocks(asked=True)
 
     def _obey(self, trader: Trader) -> None:
-        """Sell everything at once for a halt that sells; with other brokers the next bar sells."""
-        sold = self._state.get("sold out", False)
-        if trader.halt is None or not trader.halt_sells:
-            self._state = self._state | {"sold out": False}
-        elif not sold and self._own.broker.immediate and self._own.since is not None:
-            # Stored with the orders, so that a restart does not sell again.
-            self._state = self._state | {"sold out": True}
-            prices = self._state.get("prices", {})
-            orders = self._own.orders_to_sell_all(self._last, self._clock.now(), prices)
-            intents = [OrderRecord.of(SLOT_ACCOUNT, order) for order in orders]
-            self._commit(Changes(state=self._state, intents=intents))
-            fills = self._own.send(orders)
-            self._own.book_sales()
-            self._commit(Changes(fills=fills, accounts=[self._own.record()]))
+        """Tell the machine of a halt, or of its end."""
+        state, broker = self.machine.state, self._venue.broker
+        changed = (trader.halt, trader.halt_sells) != (state.get("halt"), state.get("sells", False))
+        if trader.halt is None:
+            if changed:
+                self._deliver(Resumed())
+            return
+        # As soon as orders are filled; with other brokers, the next bar sells.
+        holds = self.machine.own.since is not None and not state.get("sold out", False)
+        sells = trader.halt_sells and holds and broker.fills_now()
+        if changed or sells:
+            holdings = broker.account() if sells else None
+            self._deliver(Halted(self._clock.now(), trader.halt, trader.halt_sells, holdings))
 
-    def _heir(self) -> Bundle | None:
-        """Return a new champion that can take over; record once why one cannot."""
+    def _champion(self) -> ChampionIs:
+        """Return the slot's champion, which is loaded unless it was refused already."""
         champion = self._registry.slot(self._slot).champion
-        if champion == self._own.bundle.hash:
-            self._refused = None  # if it is promoted again, it is examined again
-            return None
-        if champion in (None, self._refused):
-            return None
         assert champion is not None
+        if champion in self._library or champion == self.machine.state.get("refused"):
+            return ChampionIs(champion)
         try:
-            bundle = self._registry.bundle(champion, Bundle)
-            problem = self._problem_with(bundle, Traded.of(self._own.bundle))
+            self._library[champion] = self._registry.bundle(champion, Bundle)
         except InputError as error:
-            problem = str(error)
-        if problem is None:
-            return bundle
-        self._refused = champion
-        text = (
-            f"{champion[:NAME_DIGITS]} cannot take over; {_words(self._own.bundle)} continues: "
-            f"{problem}"
-        )
-        self._event("swap refused", text)
-        self._registry.note(self._slot, "swap-refused", text, champion)
+            return ChampionIs(champion, str(error))
+        return ChampionIs(champion)
+
+    def _challengers(self, champion: Bundle) -> tuple[str, ...]:
+        """Return the hashes of the bundles that trade beside the champion, in order of entry."""
+        found = self._entrants.of(champion)
+        self._library |= {one.hash: one for one in found}
+        return tuple(one.hash for one in found)
+
+    def _check_clocks(self, *, asked: bool) -> None:
+        """Tell the machine the feed's age and, if the feed was asked for bars, other clocks."""
+        now, last, skew = self._clock.now(), self.machine.last, None
+        age = self._feed.age(now)
+        if is_stale(age, self._feed.timeframe, last):
+            self._status = f"no new bar for {closed_since(self._feed.timeframe, last, now)} bars"
+        # The market's time of recorded bars is another one.
+        if asked and not isinstance(self._feed, RecordedFeed):
+            found = [self._feed.skew(now)]
+            with suppress(RunError):  # without an answer, nothing is known
+                found.append(self._venue.broker.clock_skew())
+            skew = max((one for one in found if one is not None), key=abs, default=None)
+        self._deliver(Checked(now, age, skew))
+
+    # ---- instructions ----
+
+    def _deliver(self, event: Event) -> None:
+        deliver(self.machine, event, self._perform)
+
+    def _perform(self, instruction: Instruction) -> Event | None:
+        """Perform an instruction. Returns the answer, if there is one."""
+        broker = self._venue.broker
+        match instruction:
+            case Commit():
+                self._commit(instruction)
+            case Submit(orders, read):
+                self._venue.follow(self.machine.own.bundle)
+                fills = self._venue.submit(orders)
+                return Filled(fills, broker.account() if read else None)
+            case Ask(orders, final):
+                missing = broker.adopt(orders, final=final)
+                return Found(tuple(order.client_id for order in missing))
+            case Look():
+                return self._look(instruction)
+            case Effect():
+                return self._change_registry(instruction)
+            case _:
+                self._tell(instruction.kind, instruction.text)
         return None
 
-    def _problem_with(self, bundle: Bundle, traded: Traded) -> str | None:
-        names = {"broker": self._options.broker, "feed": self._options.feed}
-        shorts = self._own.broker.shorts
-        return problem_with(bundle, traded, self._history, **names, shorts=shorts)
+    def _commit(self, instruction: Commit) -> None:
+        event, changes, machine = instruction.event, instruction.changes, self.machine
+        changes.input = TraderInput(
+            number=machine.state["number"],
+            bar=machine.last,
+            kind=type(event).__name__,
+            content=content(event),
+            snapshot=None if instruction.snapshot is None else dict(instruction.snapshot),
+        )
+        self._store.commit(self._slot, self._token, changes)
+        if instruction.snapshot is not None:
+            self._day_over()
+        if isinstance(event, Reviewed):
+            self._venue.adjust(price_factors(event.review.adjustments))
+        for kind, text, _ in changes.events:
+            self._tell(kind, text)
 
-    def _watch_feed(self, *, asked: bool) -> None:
-        """Report a feed without new bars and, if it was asked for bars, a clock that differs."""
-        now = self._clock.now()
-        status, events = self._watch.age(self._last, now)
-        self._status = status or self._status
-        if asked:
-            self._state, more = self._watch.clock(self._last, now, self._state)
-            events += more
-        if events:
-            self._commit(Changes(state=self._state, events=events))
+    def _look(self, look: Look) -> Judged:
+        bundle, state = self._library[look.bundle], self.machine.state.get("monitor", {})
+        if look.judge == "tracking":
+            return self._monitor.check_tracking(bundle, look, state)
+        return self._monitor.evaluate(bundle, look, state)
 
-    # ---- the database ----
+    def _change_registry(self, effect: Effect) -> Done:
+        """Perform an effect."""
+        if effect.kind == "aged":
+            return self._mark_aged(effect)
+        if effect.kind == "swap-refused":
+            self._registry.note(self._slot, effect.kind, effect.text, effect.bundle)
+            return Done(effect.id)
+        try:
+            left, back = self._registry.rollback(
+                self._slot, effect.text, Bundle, expected=effect.bundle
+            )
+        except ChampionMoved:  # by an earlier process, or by somebody else
+            return Done(effect.id)
+        except InputError as error:
+            return Done(effect.id, problem=str(error))
+        told = f"from {left[:NAME_DIGITS]} to {back[:NAME_DIGITS]}"
+        return Done(effect.id, ("rolled back", told))
+
+    def _mark_aged(self, effect: Effect) -> Done:
+        """Record once that the champion has aged, which lowers the bar for its challengers."""
+        kinds = ["aged", "promoted", "rolled-back"]
+        [*_, newest] = self._registry.events(self._slot, kinds=kinds, newest=1)
+        if newest.bundle != effect.bundle or newest.kind == "aged":
+            return Done(effect.id)
+        self._registry.note(self._slot, "aged", effect.text, effect.bundle)
+        text = "the champion has aged: a challenger that is not behind may replace it"
+        return Done(effect.id, ("monitor", text))
 
     def _heartbeat(self) -> Trader:
         return self._store.beat(self._slot, self._token, self._status)
 
-    def _event(self, kind: str, text: str) -> None:
-        self._commit(Changes(events=[(kind, text, self._last)]))
-
-    def _commit(self, changes: Changes) -> None:
-        self._store.commit(self._slot, self._token, changes)
-        for kind, text, _ in changes.events:
-            self._tell(kind, text)
-
     def _until_next(self) -> float:
         """Return the seconds to wait before the next poll."""
         # A market with hours is waited for over nights and weekends.
-        closes = bar_end(self._timeframe, later(self._timeframe, self._last))
+        frame = self._feed.timeframe
+        closes = bar_end(frame, later(frame, self.machine.last))
         due = closes + SETTLE_SECONDS - self._clock.now()
         return min(due if due > 0.0 else LATE_SECONDS, self._clock.patience)
 
 
-def _words(bundle: Bundle) -> str:
-    market = ", synthetic market" if bundle.manifest.data.synthetic else ""
-    return f"{bundle.name} (trial {bundle.origin.trial} of {bundle.origin.study}{market})"
+def bundle_to_trade(registry: Registry, slot: str) -> tuple[Bundle, LostBundle | None]:
+    """Return the bundle with which a session begins.
+
+    That is the one that holds the positions; without positions, or if it cannot be loaded any more,
+    the champion.
+
+    Returns:
+        The bundle, and the one from which it takes over, None if that is the same.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
+    champion = registry.require(slot).champion
+    assert champion is not None
+    accounts = TraderStore(registry.database).accounts(slot)
+    hash_ = next((one.bundle for one in accounts if one.name == SLOT_ACCOUNT), champion)
+    assert hash_ is not None
+    try:
+        return registry.bundle(hash_, Bundle), None
+    except InputError as error:
+        market = registry.market(hash_)
+        if hash_ == champion or market is None:
+            raise
+        why = str(error)
+    try:
+        bundle = registry.bundle(champion, Bundle)
+    except InputError as error:
+        raise InputError(f"{why}; the champion cannot be loaded, either: {error}") from None
+    held = next(one.state["trader"]["accounts"] for one in accounts if one.name == SLOT_ACCOUNT)
+    shorts = any(units < 0.0 for book in held["books"] for units in book["units"])
+    lost = LostBundle(*market, shorts, hash_[:NAME_DIGITS], why)
+    if problem := mismatch(Traded.of(bundle), lost):
+        raise InputError(lost.refused(bundle.name, problem))
+    return bundle, lost
+
+
+def _plain(options: TraderOptions) -> TraderOptions:
+    """Return the options without what a subclass adds."""
+    names = [field.name for field in dataclasses.fields(TraderOptions)]
+    return TraderOptions(**{name: getattr(options, name) for name in names})

@@ -18,13 +18,14 @@ from sweepd.deploy.market.scoring import bars_of, first_decision, in_order, unse
 from sweepd.deploy.promotion.sections import SYNTHETIC
 from sweepd.deploy.registry.records import Slot
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker
+from sweepd.deploy.trading.brokers.alpaca import COIN_ORDERS, SHARE_ORDERS, AlpacaBroker
 from sweepd.deploy.trading.brokers.alpaca_api import PAPER_URL
 from sweepd.deploy.trading.brokers.base import Broker
 from sweepd.deploy.trading.brokers.sim import sim_broker
 from sweepd.deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
+from sweepd.deploy.trading.live.certifier import Certifier
 from sweepd.deploy.trading.live.clock import Clock, FastClock, LeapingClock
-from sweepd.deploy.trading.live.hot_swap import bundle_to_trade
+from sweepd.deploy.trading.live.events import TraderOptions
 from sweepd.deploy.trading.live.notify import NoticeKind, Notifier
 from sweepd.deploy.trading.live.own_parts import (
     make_own_broker,
@@ -34,11 +35,12 @@ from sweepd.deploy.trading.live.own_parts import (
     recorded_parts,
 )
 from sweepd.deploy.trading.live.runner import ending_on_signals, keep_trading, only_one, waits
-from sweepd.deploy.trading.live.session import LiveSession, TraderOptions
+from sweepd.deploy.trading.live.session import LiveSession, bundle_to_trade
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.deploy.trading.risk import RiskRules
+from sweepd.envs.crypto.data.alpaca import alpaca_keys, alpaca_source
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.data.sources import AlpacaSource, CcxtSource, Source
+from sweepd.envs.crypto.data.sources import CcxtSource, Source
 from sweepd.envs.crypto.data.timeframe import bar_end, format_time, has_hours, parse_moment
 from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
 from sweepd.envs.support.supervisor import Supervisor
@@ -126,6 +128,9 @@ def _trade(found: Slot, registry: Registry, flags: LiveFlags, console: Console) 
             TraderStore(registry.database).note(name, "trouble", problem)
         notifier.notify(NOTICES["trouble"], f"sweepd {name}: trouble", problem, name)
 
+    # The days of recorded bars are over within moments, so they are certified by command only.
+    day_over = (lambda: None) if flags.feed == "recorded" else Certifier(registry, name)
+
     def make_session() -> LiveSession:
         return LiveSession(
             name,
@@ -136,6 +141,7 @@ def _trade(found: Slot, registry: Registry, flags: LiveFlags, console: Console) 
             clock=parts.clock(),
             tell=tell,
             supervisor=Supervisor(),
+            day_over=day_over,
         )
 
     try:
@@ -196,27 +202,17 @@ class TraderParts:
             return make_own_broker(own, bundle, self._say, waits(self._stop))
         if bundle.account.allow_short:
             raise InputError(
-                f"--broker alpaca trades crypto, which cannot be sold short there, and bundle "
-                f"{bundle.name} was trained with --allow-short: use --broker sim"
+                f"--broker alpaca trades fractions of coins and shares, which cannot be sold short "
+                f"there, and bundle {bundle.name} was trained with --allow-short: use --broker sim"
             )
-        if has_hours(bundle.manifest.timeframe):
-            raise InputError(
-                f"--broker alpaca trades crypto only, and {bundle.name} trades bars of "
-                f"{bundle.manifest.timeframe}: use --broker sim"
-            )
-        symbols = self._symbols(bundle)
-        names = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY")
-        key, secret = (os.environ.get(name, "") for name in names)
-        if not key or not secret:
-            raise InputError(
-                "--broker alpaca needs the keys of a paper account in APCA_API_KEY_ID and "
-                "APCA_API_SECRET_KEY"
-            )
+        symbols, keys = self._symbols(bundle), alpaca_keys("--broker alpaca")
+        shares = has_hours(bundle.manifest.timeframe)
         return AlpacaBroker(
             symbols,
-            key=key,
-            secret=secret,
-            fee=bundle.account.fee,
+            SHARE_ORDERS if shares else COIN_ORDERS,
+            key=keys.key,
+            secret=keys.secret,
+            fee=0.0 if shares else bundle.account.fee,  # shares are traded without a commission
             url=self._flags.url or PAPER_URL,
             sleep=waits(self._stop),
         )
@@ -232,15 +228,13 @@ class TraderParts:
         if name == "folder":
             folder = self._folder(bundle)
             return LiveFeed.of_folder(folder, tickers, timeframe, say=say, sleep=sleep)
-        if has_hours(timeframe):
-            raise InputError(
-                f"--feed {name} has crypto only, and {bundle.name} trades bars of {timeframe}: use "
-                "--feed folder with a folder that another program updates"
-            )
         source: Source
         symbols: Mapping[str, str] = {}
         if name == "alpaca":
-            source, symbols = AlpacaSource(sleep=sleep, notice=say), self._symbols(bundle)
+            source, symbols = (
+                alpaca_source(timeframe, sleep=sleep, notice=say),
+                self._symbols(bundle),
+            )
         else:
             source = CcxtSource(name, sleep=sleep, notice=say)
         trader = self._store.trader(self._slot)
@@ -252,7 +246,11 @@ class TraderParts:
     def _symbols(self, bundle: Bundle) -> Mapping[str, str]:
         """Return Alpaca's symbols of the bundle's tickers; report different names."""
         symbols = alpaca_symbols(bundle)
-        others = [f"{ticker} as {symbol}" for ticker, symbol in symbols.items() if symbol != ticker]
+        others = [
+            f"{ticker} as {symbol}"
+            for ticker, symbol in symbols.items()
+            if symbol not in (ticker, ticker.removesuffix("/USD"))
+        ]
         if others:
             self._say(f"traded symbols differ from the training data: {', '.join(others)}")
         return symbols

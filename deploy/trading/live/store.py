@@ -26,22 +26,26 @@ from sweepd.deploy.trading.live.records import (
     ACCOUNT_BARS,
     ACCOUNTS,
     ADJUSTMENTS,
+    CERTIFICATES,
     INTENDED,
     ORDERS,
     PARITY_DAYS,
     TRADER_BARS,
     TRADER_EVENTS,
+    TRADER_INPUTS,
     TRADERS,
     AccountBar,
     AccountHistory,
     AccountRecord,
     Adjustment,
+    Certificate,
     Changes,
     MarketBar,
     OrderRecord,
     ParityDay,
     Trader,
     TraderEvent,
+    TraderInput,
 )
 from sweepd.deploy.trading.live.venue_accounts import named, take_account
 from sweepd.envs.support.errors import InputError, RunError
@@ -135,6 +139,12 @@ class TraderStore:
         row = ADJUSTMENTS.c
         return self._all(ADJUSTMENTS, ADJUSTMENTS.select(row.slot == slot).order_by(row.id))
 
+    def inputs(self, slot: str, *, first: int = 1) -> list[TraderInput]:
+        """Return the events that a slot's trader has seen, oldest first, from number `first` on."""
+        row = TRADER_INPUTS.c
+        query = TRADER_INPUTS.select(row.slot == slot, row.number >= first)
+        return self._all(TRADER_INPUTS, query.order_by(row.number))
+
     def _all(self, table: RecordTable[Record], query: Select[Any]) -> list[Record]:
         with self._database.reading() as connection:
             return table.read(connection, query)
@@ -222,6 +232,10 @@ class TraderStore:
             ADJUSTMENTS.add(connection, changes.adjustments, slot=slot, at=now)
             market = (bar for closed in changes.market for bar in _market_bars(*closed))
             TRADER_BARS.add(connection, market, slot=slot)
+            if changes.halt is not None:
+                _halt(connection, slot, *changes.halt)
+            if changes.input is not None:
+                TRADER_INPUTS.add(connection, [changes.input], slot=slot, at=now)
 
     def note(self, slot: str, kind: str, text: str) -> None:
         """Append an event; any process may."""
@@ -239,8 +253,7 @@ class TraderStore:
         """
         with self._database.writing() as connection:
             _require(connection, slot)
-            connection.execute(TRADERS.update(slot=slot).values(halt=reason, halt_sells=sells))
-            _add_event(connection, slot, "halted", reason)
+            _halt(connection, slot, reason, sells)
 
     def resume(self, slot: str, reason: str) -> None:
         """Let the slot's trader trade again. reason: why, for its events.
@@ -283,6 +296,11 @@ def _require(connection: Connection, slot: str) -> Trader:
     return found
 
 
+def _halt(connection: Connection, slot: str, reason: str, sells: bool) -> None:
+    connection.execute(TRADERS.update(slot=slot).values(halt=reason, halt_sells=sells))
+    _add_event(connection, slot, "halted", reason)
+
+
 def _add_event(
     connection: Connection, slot: str, kind: str, text: str, bar: int | None = None
 ) -> None:
@@ -320,3 +338,13 @@ def stored_parity(database: RegistryDatabase, slot: str) -> tuple[list[ParityDay
     moment = select(PARITY_DAYS.c.at).where(PARITY_DAYS.c.slot == slot).limit(1)
     with database.reading() as connection:
         return PARITY_DAYS.read(connection, query), connection.scalar(moment)
+
+
+def stored_certificates(
+    database: RegistryDatabase, slot: str, *, newest: int | None = None
+) -> list[Certificate]:
+    """Return a slot's certificates by number; `newest`: at most that many of the newest."""
+    row = CERTIFICATES.c
+    query = CERTIFICATES.select(row.slot == slot).order_by(row.number.desc()).limit(newest)
+    with database.reading() as connection:
+        return CERTIFICATES.read(connection, query)[::-1]

@@ -8,16 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
-from sweepd.deploy.trading.live.records import (
-    ACCOUNTS,
-    ORDERS,
-    SLOT_ACCOUNT,
-    STOPPED,
-    TRADERS,
-    Trader,
-)
+from sweepd.deploy.trading.live.records import ACCOUNTS, SLOT_ACCOUNT, STOPPED, TRADERS, Trader
 from sweepd.envs.support.errors import InputError
 
 # A trader without a heartbeat for that long does not count as running; it sends one every 5 s.
@@ -77,12 +70,6 @@ def holds_units(connection: Connection, trader: Trader) -> bool:
         return False
     if any(account.state["trader"]["accounts"]["held"]):
         return True
-    # The state is older than the orders of its bar: these may have been filled since.
-    buys = select(ORDERS.c.client_id).where(
-        ORDERS.c.slot == trader.slot,
-        ORDERS.c.account == SLOT_ACCOUNT,
-        ORDERS.c.decided == trader.last_bar,
-        ORDERS.c.side == "buy",
-        ORDERS.c.status != "unfilled",
-    )
-    return bool(set(connection.scalars(buys)) - set(account.state["booked"]))
+    # Results that the next bar will book, and orders that may have been filled since.
+    filled = [fill["order"] for fill in account.state["settled"] if fill["status"] == "filled"]
+    return any(order["side"] == "buy" for order in [*account.state["open"], *filled])

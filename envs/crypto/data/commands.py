@@ -21,14 +21,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from sweepd.envs.crypto.data.alpaca import ALPACA_URL, alpaca_source
 from sweepd.envs.crypto.data.bar_files import file_name, find_files, read_bars, stamp
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.crypto.data.download import download as fetch
 from sweepd.envs.crypto.data.importing.command import import_command
 from sweepd.envs.crypto.data.jumps import ACCEPT_JUMPS
 from sweepd.envs.crypto.data.report import print_line
-from sweepd.envs.crypto.data.sources import ALPACA_URL, AlpacaSource, CcxtSource, Source
-from sweepd.envs.crypto.data.timeframe import DAY, SECONDS
+from sweepd.envs.crypto.data.sources import CcxtSource, Source
+from sweepd.envs.crypto.data.timeframe import DAY, SECONDS, has_hours
 from sweepd.envs.support.errors import InputError
 from sweepd.envs.support.terminal import Terminal
 
@@ -58,7 +59,12 @@ def data_commands() -> typer.Typer:
 
 def download(
     data_dir: DataDir = Path("data"),
-    timeframe: Annotated[str, typer.Option(help=f"One of {' '.join(SECONDS)}.")] = "1h",
+    timeframe: Annotated[
+        str,
+        typer.Option(
+            help=f"One of {' '.join(SECONDS)}; of shares, with their calendar: 1d-XNYS, 1h-XNYS."
+        ),
+    ] = "1h",
     tickers: Annotated[
         str,
         typer.Option(
@@ -68,8 +74,8 @@ def download(
     source: Annotated[
         Literal["alpaca", "ccxt"],
         typer.Option(
-            help="alpaca: its public crypto history, without a key. ccxt: an exchange, see "
-            "--exchange."
+            help="alpaca: its public crypto history, without a key, and its US shares, with the "
+            "keys of an account. ccxt: an exchange, see --exchange."
         ),
     ] = "alpaca",
     exchange: Annotated[
@@ -102,7 +108,11 @@ def download(
     def notice(text: str) -> None:
         print_line(console, f"[yellow]{escape(text)}[/yellow]")
 
-    origin = _source(source, exchange, url, notice)
+    if has_hours(timeframe) and tickers == DEFAULT_BASES:
+        raise InputError(
+            f"--tickers is needed with --timeframe {timeframe}: name the shares, such as AAPL,MSFT"
+        )
+    origin = _source(source, exchange, url, timeframe, notice)
     # A whole day, so that a repeated command asks for the same first bar.
     two_years_ago = (int(time.time()) // DAY - 730) * DAY
     first = two_years_ago if start is None else parse_time("--start", start)
@@ -133,12 +143,15 @@ def download(
         print_line(Terminal(markup=True, stderr=True), f"[red]error[/red] {escape(sentence)}")
     if problems:
         raise typer.Exit(2)
-    print_line(console, f"next: sweepd data check --data-dir {escape(str(data_dir))}")
+    chosen = f" --timeframe {timeframe}" if has_hours(timeframe) else ""
+    print_line(console, f"next: sweepd data check --data-dir {escape(str(data_dir))}{chosen}")
 
 
-def _source(name: str, exchange: str, url: str, notice: Callable[[str], None]) -> Source:
+def _source(
+    name: str, exchange: str, url: str, timeframe: str, notice: Callable[[str], None]
+) -> Source:
     if name == "alpaca":
-        return AlpacaSource(url, notice=notice)
+        return alpaca_source(timeframe, url, notice=notice)
     if url != ALPACA_URL:
         raise InputError(
             f"--url {url}: only for --source alpaca; ccxt uses the exchange's own address"
@@ -148,7 +161,9 @@ def _source(name: str, exchange: str, url: str, notice: Callable[[str], None]) -
 
 def demo(
     data_dir: DataDir = Path("data/demo"),
-    timeframe: Annotated[str, typer.Option(help=f"One of {' '.join(SECONDS)}.")] = "1h",
+    timeframe: Annotated[
+        str, typer.Option(help=f"One of {' '.join(SECONDS)}, or with a calendar: 1h-XNYS.")
+    ] = "1h",
     seed: Annotated[
         int, typer.Option(min=0, help="The same seed gives the same market, to the bit.")
     ] = 0,

@@ -20,11 +20,20 @@ from sweepd.envs.crypto.data.bar_files import (
 from sweepd.envs.crypto.data.jumps import jump_problems, with_accepted
 from sweepd.envs.crypto.data.problems import read_valid_bars
 from sweepd.envs.crypto.data.sources import Source
-from sweepd.envs.crypto.data.timeframe import bar_seconds, has_hours
+from sweepd.envs.crypto.data.timeframe import (
+    bar_length,
+    bar_number,
+    bar_time,
+    first_open_bar,
+    later,
+    on_grid,
+)
 from sweepd.envs.support.errors import InputError, RunError
 
 # Seconds after its end from which a bar counts as closed, for late trades and clock differences.
 SETTLE_SECONDS = 30
+# Share by which the last close differs after a split, and does not after a correction.
+OTHER_UNITS = 0.05
 SAVE_EVERY = 100_000  # bars kept in memory before the file is written
 
 
@@ -108,17 +117,12 @@ def download(
         InputError: a name or time is wrong, or a file comes from another source.
         RunError: the source or the disk fails.
     """
-    if has_hours(timeframe):
-        raise InputError(
-            f"--timeframe {timeframe}: these sources have markets that never close, without a "
-            "calendar; import bars of other markets with `sweepd data import`"
-        )
-    step = bar_seconds(timeframe)
     names = full_tickers(tickers, source)
     # Start of the bar that is still open, and the first bar that opens at `start` or later.
-    closed = int(now() - SETTLE_SECONDS) // step * step
-    start = -(-int(start) // step) * step
-    stop = closed if end is None else min(closed, int(end) // step * step)
+    stop = first_open_bar(timeframe, now() - SETTLE_SECONDS)
+    if end is not None:
+        stop = min(stop, first_open_bar(timeframe, end))
+    start = bar_time(timeframe, bar_number(timeframe, int(start)))
     if start >= stop:
         raise InputError(
             f"--start {stamp(start)}: no {timeframe} bar closes between it and {stamp(stop)} UTC; "
@@ -133,6 +137,7 @@ def download(
                 _Ticker(source, data_dir, name, timeframe, stored[name]).fetch(
                     start, stop, on_progress
                 ),
+                timeframe,
                 accept_jumps,
             )
             for name in names
@@ -141,12 +146,12 @@ def download(
         raise RunError(f"{data_dir}: cannot be written ({error.strerror or error})") from None
 
 
-def _checked(result: Downloaded, accept_jumps: bool) -> Downloaded:
+def _checked(result: Downloaded, timeframe: str, accept_jumps: bool) -> Downloaded:
     """Check a file for jumps, or record them as accepted.
 
     The source may correct its bars, so they are kept, and whatever uses them refuses them.
     """
-    bars = read_bars(result.path)
+    bars = read_bars(result.path, timeframe)
     if not accept_jumps:
         return replace(result, problems=tuple(jump_problems(bars)))
     accepted = with_accepted(bars)
@@ -159,14 +164,15 @@ def _stored(
     source: Source, data_dir: Path, ticker: str, timeframe: str, now: float
 ) -> TickerBars | None:
     path = data_dir / file_name(ticker, timeframe)
-    there = find_files(data_dir).get(timeframe, {}).get(ticker) if data_dir.exists() else None
+    files = find_files(data_dir) if data_dir.exists() else {}
+    there = files.get(bar_length(timeframe), {}).get(ticker)
     if there is None:
         return None
     if there != path:
         raise InputError(
             f"{there}: {ticker} is already there in another format; give another --data-dir"
         )
-    bars = read_valid_bars(path, now, accept_jumps=True)
+    bars = read_valid_bars(path, now, timeframe, accept_jumps=True)
     origin = bars.metadata.get("source", "")
     if origin != source.name:
         raise InputError(
@@ -183,7 +189,6 @@ class _Ticker:
         self, source: Source, data_dir: Path, ticker: str, timeframe: str, stored: TickerBars | None
     ) -> None:
         self.source, self.ticker, self.timeframe = source, ticker, timeframe
-        self.step = bar_seconds(timeframe)
         self.path = data_dir / file_name(ticker, timeframe)
         self.rows = np.empty((0, 6))
         self.asked_from: int | None = None
@@ -200,6 +205,8 @@ class _Ticker:
 
     def fetch(self, start: int, stop: int, on_progress: Callable[[str, float], None]) -> Downloaded:
         before = len(self.rows)
+        if before and self.source.adjusts:
+            self._check_units()
         if self.asked_from is not None and start < self.asked_from:
             first = int(self.rows[0, 0])
             # All or nothing: a partial result would leave a gap that no later run fills.
@@ -208,14 +215,14 @@ class _Ticker:
             ]
             self.rows = np.concatenate([*head, self.rows])
         self.asked_from = start if self.asked_from is None else min(start, self.asked_from)
-        begin = int(self.rows[-1, 0]) + self.step if len(self.rows) else start
+        begin = self._after(self.rows) if len(self.rows) else start
         pending: list[np.ndarray] = []
         try:
             for page in self._pages(begin, stop, on_progress):
                 page = self._clean(page, begin, stop)
                 if len(page):
                     pending.append(page)
-                    begin = int(page[-1, 0]) + self.step
+                    begin = self._after(page)
                 if sum(map(len, pending)) >= SAVE_EVERY:
                     self._save(pending)
                     pending = []
@@ -247,17 +254,30 @@ class _Ticker:
         for page in self.source.pages(self.ticker, self.timeframe, start, stop):
             yield page
             if len(page):
-                on_progress(
-                    self.ticker,
-                    min(1.0, max(0.0, (float(page[-1, 0]) + self.step - start) / (stop - start))),
+                done = (self._after(page) - start) / (stop - start)
+                on_progress(self.ticker, min(1.0, max(0.0, done)))
+
+    def _check_units(self) -> None:
+        """Refuse to continue a file whose last bar the source now has in other units."""
+        last, close = int(self.rows[-1, 0]), float(self.rows[-1, 4])
+        pages = self.source.pages(self.ticker, self.timeframe, last, later(self.timeframe, last))
+        for row in np.concatenate([np.empty((0, 6)), *pages]):
+            if row[0] == last and abs(row[4] / close - 1.0) > OTHER_UNITS:
+                raise InputError(
+                    f"{self.path}: the close of {stamp(last)} UTC is {close:g}, and {row[4]:g} at "
+                    f"{self.source.name} by now, as after a split: download into another folder"
                 )
+
+    def _after(self, rows: np.ndarray) -> int:
+        """Return the time of the bar after the last of some rows."""
+        return later(self.timeframe, int(rows[-1, 0]))
 
     def _clean(self, page: np.ndarray, start: int, stop: int) -> np.ndarray:
         """Return rows of this range, sorted and without duplicates; leave out invalid ones."""
         page = page[(page[:, 0] >= start) & (page[:, 0] < stop)]
         page = page[np.unique(page[:, 0], return_index=True)[1]]
         good = np.isfinite(page).all(axis=1) & (page[:, 1:5] > 0).all(axis=1) & (page[:, 5] >= 0)
-        good &= (page[:, 2] >= page[:, 3]) & (page[:, 0] % self.step == 0)
+        good &= (page[:, 2] >= page[:, 3]) & on_grid(self.timeframe, page[:, 0])
         self.left_out += int(np.count_nonzero(~good))
         kept: np.ndarray = page[good]
         return kept

@@ -15,8 +15,10 @@ from sweepd.envs.crypto.data.timeframe import (
     Times,
     bar_end,
     bar_ends,
+    bar_length,
     bar_seconds,
     bars_between,
+    calendar_of,
     has_hours,
     on_grid,
     opening_times,
@@ -129,10 +131,12 @@ def _row_checks(bars: TickerBars, now: float) -> list[RowCheck]:
 
 def grid_words(timeframe: str) -> str:
     """Say on which times bars of a timeframe open."""
-    length, _, calendar = timeframe.partition("-")
-    if calendar:
+    length, calendar = bar_length(timeframe), calendar_of(timeframe)
+    if not calendar:
+        return f"{length} bars must open at whole multiples of {length} UTC"
+    if length == "1d":
         return f"bars of {timeframe} are named by days (00:00 UTC) with a session of {calendar}"
-    return f"{length} bars must open at whole multiples of {length} UTC"
+    return f"bars of {timeframe} open with a session of {calendar} and every {length} after it"
 
 
 def _price_check(name: str, price: np.ndarray) -> RowCheck:
@@ -212,9 +216,9 @@ def _first_hole(timeframe: str, start: int, last: int, inside: Times) -> int:
 
 def _advice(bars: TickerBars) -> str:
     # 1970-01-01 was a Thursday: day 2 was a Saturday.
-    if bars.timeframe == "1d" and not np.any((bars.time // DAY - 2) % 7 < 2):
+    if not has_hours(bars.timeframe) and not np.any((bars.time // DAY - 2) % 7 < 2):
         return (
             "none is of a Saturday or Sunday: for a market with hours, name its calendar, such as "
-            "--timeframe 1d-XNYS"
+            f"--timeframe {bars.timeframe}-XNYS"
         )
     return f"download it again or leave {bars.ticker} out"

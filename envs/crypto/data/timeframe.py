@@ -1,9 +1,10 @@
 """Timeframes: names of bar lengths, their grids of opening times, and conversions.
 
 A timeframe is the length of a bar, such as "1h", for markets that never close. For markets with
-hours it is the length and the name of an exchange's calendar, "1d-XNYS": one bar per session, named
-by the session's day at 00:00 UTC. Days without a session have no bar and are no holes. A bar is
-closed when its session closes.
+hours it is the length and the name of an exchange's calendar. "1d-XNYS" has one bar per session,
+named by the session's day at 00:00 UTC. "1h-XNYS" divides sessions into bars from the opening on
+(9:30, 10:30, … in New York); the last one ends when the market closes. Nights, weekends and holidays
+have no bar and are no holes.
 """
 
 from __future__ import annotations
@@ -41,24 +42,21 @@ def bar_length(timeframe: str) -> str:
     """Return the length of a timeframe without its calendar: "1d-XNYS" gives "1d".
 
     Raises:
-        InputError: the length is not in `SECONDS`, or has no calendars.
+        InputError: the length is not in `SECONDS`.
     """
-    length, dash, _ = timeframe.partition("-")
+    length = timeframe.partition("-")[0]
     if length not in SECONDS:
         raise InputError(
             f"timeframe {timeframe!r} is not known; choose one of {', '.join(SECONDS)}, or, for a "
-            "market with hours, 1d and its calendar, such as 1d-XNYS"
-        )
-    if dash and length != "1d":
-        raise InputError(
-            f"timeframe {timeframe!r}: markets with hours have bars of 1d only; a market that "
-            f"never closes is {length}"
+            "market with hours, one of them and its calendar, such as 1d-XNYS or 1h-XNYS"
         )
     return length
 
 
 def bar_seconds(timeframe: str) -> int:
     """Return the length of a bar in seconds; of a session's bar, a day.
+
+    With a calendar, the last bar of a session may be shorter.
 
     Raises:
         InputError: as `bar_length`.
@@ -71,14 +69,19 @@ def has_hours(timeframe: str) -> bool:
     return "-" in timeframe
 
 
+def calendar_of(timeframe: str) -> str:
+    """Return the name of the calendar of a market with hours; "" for one that never closes."""
+    return timeframe.partition("-")[2]
+
+
 def _sessions(timeframe: str) -> Sessions | None:
-    """Return the calendar's sessions; None for a market that never closes.
+    """Return the calendar's bars; None for a market that never closes.
 
     Raises:
-        InputError: as `bar_length`, or there is no such calendar.
+        InputError: as `bar_length`, there is no such calendar, or its sessions are too short.
     """
-    bar_length(timeframe)
-    return load_sessions(timeframe.partition("-")[2]) if has_hours(timeframe) else None
+    length = bar_seconds(timeframe)
+    return load_sessions(calendar_of(timeframe), length) if has_hours(timeframe) else None
 
 
 # ---- numbers of bars ----
@@ -87,22 +90,24 @@ def _sessions(timeframe: str) -> Sessions | None:
 def bars_per_year(timeframe: str) -> float:
     """Return the bars in a year, which annualise Sharpe ratios.
 
-    A year has 365.25 days; of a calendar, the mean number of sessions (252 in New York).
+    A year has 365.25 days; of a calendar, the mean number of the years 2000 to 2024 (252 sessions in
+    New York).
     """
     sessions = _sessions(timeframe)
     return SECONDS_PER_YEAR / bar_seconds(timeframe) if sessions is None else sessions.per_year
 
 
 def bars_per_day(timeframe: str) -> int:
-    """Return the whole bars in a day, at least one."""
-    return max(1, DAY // bar_seconds(timeframe))
+    """Return the whole bars in a day, at least one; of a calendar, those of a usual session."""
+    sessions = _sessions(timeframe)
+    return max(1, DAY // bar_seconds(timeframe)) if sessions is None else sessions.per_day
 
 
 def bars_per_week(timeframe: str) -> int:
-    """Return the whole bars in a week, at least one; of a calendar, its usual sessions."""
+    """Return the whole bars in a week, at least one; of a calendar, those of its usual sessions."""
     sessions = _sessions(timeframe)
     if sessions is not None:
-        return max(1, round(sessions.per_year / WEEKS_PER_YEAR))
+        return max(1, round(sessions.sessions_per_year / WEEKS_PER_YEAR)) * sessions.per_day
     return max(1, 7 * DAY // bar_seconds(timeframe))
 
 
@@ -134,7 +139,7 @@ def on_grid(timeframe: str, times: Times | NDArray[np.float64]) -> NDArray[np.bo
     if sessions is None:
         on: NDArray[np.bool_] = times % bar_seconds(timeframe) == 0
         return on
-    return np.isin(times, sessions.days)
+    return sessions.has(times)
 
 
 def bars_between(timeframe: str, first: int, last: int) -> int:
@@ -164,7 +169,7 @@ def opening_times(timeframe: str, first: int, last: int) -> Times:
     if sessions is None:
         step = bar_seconds(timeframe)
         return np.arange(first, last + step, step, dtype=np.int64)
-    return sessions.days[sessions.number(first) : sessions.number(last + 1)]
+    return sessions.times[sessions.number(first) : sessions.number(last + 1)]
 
 
 def grid_from(timeframe: str, first: int, count: int) -> Times:
@@ -178,19 +183,44 @@ def grid_from(timeframe: str, first: int, count: int) -> Times:
         return first + bar_seconds(timeframe) * np.arange(count, dtype=np.int64)
     start = sessions.number(first)
     sessions.time(start + count - 1)
-    return sessions.days[start : start + count]
+    return sessions.times[start : start + count]
 
 
 def bar_end(timeframe: str, time: int) -> int:
     """Return when the bar that opens at `time` is closed; of a session, when the market closes."""
-    sessions = _sessions(timeframe)
-    return time + bar_seconds(timeframe) if sessions is None else sessions.close(time)
+    if not has_hours(timeframe):
+        return time + bar_seconds(timeframe)
+    return int(bar_ends(timeframe, np.array([time], dtype=np.int64))[0])
 
 
 def bar_ends(timeframe: str, times: Times) -> Times:
-    """Return `bar_end` of many bars, (n,) int64. Times off the grid end a day later."""
+    """Return `bar_end` of many bars, (n,) int64. Times off the grid end a bar's length later."""
     sessions = _sessions(timeframe)
-    return times + bar_seconds(timeframe) if sessions is None else sessions.closes_of(times)
+    return times + bar_seconds(timeframe) if sessions is None else sessions.ends_of(times)
+
+
+def bars_at(timeframe: str, moments: Times) -> Times:
+    """Return the opening times of the bars in which moments are, (n,) int64.
+
+    -1 where the market is closed.
+    """
+    sessions = _sessions(timeframe)
+    if sessions is None:
+        return moments // bar_seconds(timeframe) * bar_seconds(timeframe)
+    return sessions.bars_at(moments)
+
+
+def closing_clock(timeframe: str, times: Times) -> Times:
+    """Return the market's own time when bars close, (n,) int64, seconds since its 1970-01-01.
+
+    UTC where the market never closes; with a calendar, the time of the exchange's zone, in which
+    its hours stay the same in summer and winter. Bars of a day, of either kind, count until the
+    day's end.
+    """
+    sessions = _sessions(timeframe)
+    if sessions is None or bar_length(timeframe) == "1d":
+        return times + bar_seconds(timeframe)
+    return sessions.clock(times)
 
 
 def first_open_bar(timeframe: str, now: float) -> int:

@@ -23,6 +23,7 @@ _SOURCE = "sweepd:source:"  # before the random id of an earlier study, see `sou
 TOTAL_KEY = "sweepd:total"  # number of finished trials that the last worker was asked for
 EVALUATE_KEY = "sweepd:evaluate_every"  # `--evaluate-every` of the last worker, where it was used
 PAUSE_KEY = "sweepd:paused"  # present while the study is paused
+THINNED_KEY = "sweepd:thinned"  # of which trials `sweepd studies thin` removed the files
 ACTIONS_KEY = "sweepd:actions"  # what users did to the study, see `log_action`
 # Trial attributes that are written on their own; all others are fields of `TrialRecord`.
 REASON_KEY = "sweepd:reason"

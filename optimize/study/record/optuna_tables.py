@@ -137,8 +137,8 @@ def has_study(session: Session, study_id: int) -> bool:
 
 def add_study(
     session: Session, name: str, values: Sequence[Value], attributes: Mapping[str, Any]
-) -> None:
-    """Write a study within the caller's transaction.
+) -> int:
+    """Write a study within the caller's transaction, and return its row id.
 
     Args:
         session: the transaction.
@@ -165,6 +165,29 @@ def add_study(
         models.StudySystemAttributeModel(
             study_id=row.study_id, key=_SYSTEM_ATTR_METRIC_NAMES, value_json=names
         )
+    )
+    return int(row.study_id)
+
+
+def add_waiting(session: Session, study_id: int, params: Sequence[Mapping[str, Any]]) -> None:
+    """Write the first trials of a new study, WAITING, within the caller's transaction.
+
+    Args:
+        session: the transaction.
+        study_id: row id of the study, which has no trial.
+        params: per trial, the parameters that it will use; the sampler draws the others.
+    """
+    if not params:
+        return
+    insert = sa.insert(trials).returning(trials.c.trial_id, sort_by_parameter_order=True)
+    rows = [
+        {"study_id": study_id, "state": TrialState.WAITING, "number": number}
+        for number in range(len(params))
+    ]
+    added = session.execute(insert, rows).scalars()
+    # As `optuna.Study.enqueue_trial` does.
+    trial_system_attributes.put(
+        session, {one: {"fixed_params": own} for one, own in zip(added, params, strict=True)}
     )
 
 

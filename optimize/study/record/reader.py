@@ -27,6 +27,7 @@ from sweepd.optimize.study.record.keys import (
 )
 from sweepd.optimize.study.record.rows import TrialRow, TrialRows, frozen
 from sweepd.optimize.study.record.specs import StudySpec
+from sweepd.optimize.study.record.thinned import Thinned
 
 
 class StudyReader:
@@ -50,6 +51,7 @@ class StudyReader:
             None otherwise.
         prior: what it learns from earlier studies; None without.
         chosen_from: number of finished trials of other studies that its parameters depend on.
+        thinned: which trials have no files any more; None if all have them.
         rows: its trials, reduced to what plots and tables need.
         returns: of complete trials, cached here by `sweepd.optimize.objectives.outlook`.
 
@@ -79,6 +81,7 @@ class StudyReader:
         self.origin: dict[str, Any] | None = attributes.get(ORIGIN_KEY)
         self.prior: dict[str, Any] | None = attributes.get(PRIOR_KEY)
         self.chosen_from = chosen_from(attributes)
+        self.thinned = Thinned.of(attributes)
         self.returns = TrialReturns()
         self.rows = TrialRows(storage, self.study_id)
         self._configurations: tuple[list[TrialRow], list[Configuration]] | None = None
@@ -155,6 +158,14 @@ class StudyReader:
     def leading(self) -> FrozenTrial | None:
         """Return the leading unfinished trial; None once a trial is complete."""
         return leading(map(frozen, self.rows.read())) if self.best() is None else None
+
+    def require_files(self, number: int) -> None:
+        """Raise InputError if the files of a trial were removed by `sweepd studies thin`."""
+        if self.thinned is not None and number in self.thinned.trials:
+            raise InputError(
+                f"{self.thinned.words(self.name)}: the files of trial {number} are gone; sweepd run "
+                f"--trial {self.name}#{number} trains with its parameters"
+            )
 
     def trial_dir(self, number: int) -> Path:
         """Return the folder of a trial's files."""

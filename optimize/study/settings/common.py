@@ -100,6 +100,15 @@ class CommonSettings:
             "parameters, from which a new study learns; may be repeated. See docs/how_to/priors.md.",
         ),
     ] = None
+    try_first: Annotated[
+        list[str] | None,
+        Setting(
+            Panel.STUDY,
+            "STUDY#TRIAL, a trial of another study of the same database whose parameters a new "
+            "study tries first; may be repeated, in the order of the trials. The gate counts that "
+            "study's trials, too.",
+        ),
+    ] = None
     pruner: Annotated[
         str,
         Setting(

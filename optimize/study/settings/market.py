@@ -26,7 +26,7 @@ class BarSettings:
         str,
         Setting(
             Panel.DATA,
-            "Length of a bar: 1m, 5m, 15m, 1h, 4h, 1d, …; of a market with hours, 1d and its calendar: 1d-XNYS.",
+            "Length of a bar: 1m, 5m, 15m, 1h, 4h, 1d, …; of a market with hours, with its calendar: 1d-XNYS, 1h-XNYS.",
             fixes="data.timeframe",
         ),
     ] = "1h"

@@ -284,8 +284,9 @@ def test_a_challenger_of_an_unknown_study_is_not_offered_to_the_gate(acting: Act
         in acting.page(f"/actions/slot/promote?slot=s&bundle={other.hash}").text
     )
     report = {"study": "study", "trial": 0, "trials": [0, 3]}
-    acting.registry.challenger("s", other, reason="by hand", report=report)
-    assert "--ensemble 2" in acting.page(f"/actions/slot/promote?slot=s&bundle={other.hash}").text
+    team = small_bundle(10)
+    acting.registry.challenger("s", team, reason="by hand", report=report)
+    assert "--ensemble 2" in acting.page(f"/actions/slot/promote?slot=s&bundle={team.hash}").text
 
 
 def test_forms_without_their_secret_field_are_refused(acting: Acting) -> None:

@@ -25,7 +25,7 @@ from tests.deploy.dashboard.test_access import TOKEN
 from tests.deploy.dashboard.test_web import OneStudy
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-VIEWS = ("", "chart", "trades", "days", "orders", "events", "parity")
+VIEWS = ("", "chart", "trades", "days", "orders", "events", "parity", "night")
 PATHS = (
     *(f"/{view}?slot=demo-1h" for view in VIEWS),
     "/?slot=halted-1h",

@@ -14,6 +14,7 @@ pytest.importorskip("plotly")
 from werkzeug.test import Client
 
 from sweepd.deploy.dashboard.slot_pages import VIEWS as SLOT_VIEWS
+from sweepd.deploy.trading.live.certify import certify
 from sweepd.deploy.trading.live.parity import parity
 from sweepd.deploy.trading.live.store import store_parity
 from tests.deploy.dashboard.conftest import Made
@@ -256,6 +257,17 @@ def test_parity_is_shown_when_it_was_computed(world: World, asked: Client) -> No
     assert "The returns of account and simulator are equal." in answer.text
     found = rows(asked, f"/parity.csv?slot={SLOT}")
     assert [float(one["growth"]) for one in found] == [day.growth for day in days][::-1]
+
+
+def test_certificates_are_shown(tmp_path: Path) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(FIRST + 10), FIRST)
+    world.run()
+    asked = client(tmp_path)
+    assert "Certificates" not in get(asked, f"/parity?slot={SLOT}").text
+    [made] = certify(world.registry, SLOT)
+    text = get(asked, f"/parity?slot={SLOT}").text
+    assert made.hash in text
+    assert "<td>equal</td>" in text
 
 
 def test_differences_from_the_simulator_are_drawn(made: Made) -> None:

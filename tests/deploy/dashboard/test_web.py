@@ -49,7 +49,10 @@ from sweepd.optimize.study.record.database import storage_url
 from sweepd.optimize.study.record.rows import TrialRow
 from sweepd.optimize.study.record.trials import TrialRecord
 
-PATHS = ("/", "/alerts", "/chart", "/trades", "/days", "/orders", "/events", "/parity", "/training")
+PATHS = (
+    *("/", "/alerts", "/chart", "/trades", "/days", "/orders", "/events", "/parity", "/night"),
+    "/training",
+)
 HOST = {"Host": "127.0.0.1:8080"}
 EVIL = '</script><script>alert("x")</script>&\'"'
 
@@ -247,7 +250,7 @@ def figures(answer: TestResponse) -> dict[str, Any]:
 class Checked(HTMLParser):
     """Check balance, unique ids, texts of pictures, names and headers of tables."""
 
-    VOID = frozenset({"meta", "link", "input", "br"})
+    VOID = frozenset({"meta", "link", "input", "br", "img"})
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
-from matplotlib.figure import Figure
 from optuna.trial import TrialState
 from rich.console import Console
 from typer.testing import CliRunner
@@ -81,8 +80,8 @@ def shown(fake: FakeStudy, registry: Registry, promotion: MarketPromotion) -> st
 def test_two_tickers_with_one_symbol_at_a_venue_are_refused() -> None:
     """Its account would hold one position for both. A study with both is refused before that."""
     with pytest.raises(InputError, match="BTC/USDC and BTC/USDT are both BTC/USD at Alpaca"):
-        default_symbols(("BTC/USDC", "ETH/USDT", "BTC/USDT"), synthetic=False)
-    assert default_symbols(("BTC/USDT", "BTC/EUR"), synthetic=False) == {
+        default_symbols(("BTC/USDC", "ETH/USDT", "BTC/USDT"), "1h", synthetic=False)
+    assert default_symbols(("BTC/USDT", "BTC/EUR"), "1h", synthetic=False) == {
         "alpaca": {"BTC/USDT": "BTC/USD", "BTC/EUR": "BTC/EUR"}
     }
 
@@ -678,6 +677,113 @@ def test_the_first_stage_alone_takes_no_look_and_writes_nothing(
     json.dumps(promotion.to_dict(), allow_nan=False)
 
 
+def test_the_first_stage_needs_no_hold_out(tmp_path: Path, registry: Registry) -> None:
+    whole = FakeStudy(tmp_path, name="whole", holdout=0.0)
+    whole.add(1.0, whole.contrarian())
+    promotion = run(whole, registry, first_stage=True)
+    assert (promotion.outcome, promotion.looks, promotion.power) == ("first stage", 0, "")
+    assert promotion.reason == "trial 0 meets every rule that needs no hold-out evaluation"
+    assert "FIRST STAGE" in shown(whole, registry, promotion)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> FakeStudy:
+    """A study that used all of its bars."""
+    return FakeStudy(tmp_path, name="whole", holdout=0.0)
+
+
+def test_the_arena_takes_a_candidate_that_no_hold_out_sees(
+    whole: FakeStudy, registry: Registry
+) -> None:
+    whole.add(1.0, whole.contrarian())
+    with pytest.raises(InputError, match="has no champion to compete with"):
+        run(whole, registry, arena=True)
+    registry.promote(SLOT, small_bundle(), expected=None, reason="")
+    assert run(whole, registry, arena=True, dry_run=True).outcome == "challenger"
+    assert registry.slot(SLOT).challengers == ()
+    for _ in range(2):
+        promotion = run(whole, registry, arena=True)
+    assert (promotion.outcome, promotion.version, promotion.looks) == ("challenger", 2, 0)
+    assert promotion.steps[0].command.endswith(f"trader arena {SLOT} {named(registry)}")
+    assert "CHALLENGER" in shown(whole, registry, promotion)
+    [hash_] = registry.slot(SLOT).challengers
+    bundle = registry.bundle(hash_, Bundle)
+    assert bundle.last_seen == whole.bars.time[-1]
+    assert registry.data_dir(hash_) == (whole.folder / "data").resolve()
+    selection, record = bundle.manifest.gate["selection"], bundle.scored
+    assert record is not None
+    excess = record.returns - record.equal_weight
+    year = bars_per_year("1h") ** 0.5
+    ratio = year * excess.mean() / excess.std(ddof=1)
+    assert ratio == pytest.approx(selection["information_ratio_median_path"], rel=1e-3)
+    after = (record.expected - record.equal_weight).mean() / excess.std(ddof=1)
+    assert year * after == pytest.approx(ratio - selection["luck_information_ratio"], rel=1e-3)
+    whole.add(2.0, whole.idle())
+    assert run(whole, registry, arena=True).reason == "trial 1 does not meet constant-policy"
+
+
+def test_the_champions_hyperparameters_are_the_control_of_a_challenger(
+    whole: FakeStudy, registry: Registry
+) -> None:
+    whole.add(2.0, whole.contrarian())
+    whole.add(1.5, whole.contrarian(0.5))
+    origin = small_bundle().origin.model_copy(update={"parameters": params_of(whole, 0)})
+    registry.promote(SLOT, small_bundle(origin=origin), expected=None, reason="")
+    best = run(whole, registry, arena=True)
+    assert best.reason == "trial 0, with the champion's own hyperparameters, did best"
+    behind = run(whole, registry, arena=True, trial=1)
+    assert behind.reason.startswith("trial 1 (1.5) is behind trial 0 (2), which has the champion's")
+    assert registry.slot(SLOT).challengers == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ({"information_ratio_median_path": 1.0, "information_ratio_error": 1.0}, ""),
+        ({"information_ratio_median_path": 900.0, "information_ratio_error": 1.0}, "clearly worse"),
+        ({}, "has no back-test to compare with"),
+        (None, "does not have the hyperparameters"),
+    ],
+)
+def test_a_refit_is_the_champions_strategy_and_not_clearly_worse(
+    whole: FakeStudy, registry: Registry, before: dict[str, float] | None, reason: str
+) -> None:
+    whole.add(1.0, whole.contrarian())
+    whole.add(2.0, whole.idle())
+    parameters = {"gamma": 0.5} if before is None else params_of(whole, 0)
+    origin = small_bundle().origin.model_copy(update={"parameters": parameters})
+    champion = small_bundle(origin=origin, gate={"selection": before or {}})
+    registry.promote(SLOT, champion, expected=None, reason="")
+    promotion = run(whole, registry, refit=True)
+    assert reason in promotion.reason
+    assert promotion.outcome == ("first stage" if reason else "challenger")
+    assert [one.refit for one in registry.arena.challengers(SLOT)] == [True] * (not reason)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arena": True, "refit": True}, "--arena and --refit exclude each other"),
+        ({"arena": True, "first_stage": True}, "--arena and --first-stage exclude each other"),
+        ({"arena": True, "looks": 2}, "--looks has no effect with --arena"),
+        ({"refit": True, "ensemble": 2}, "--refit takes trial 0"),
+    ],
+)
+def test_flags_of_the_arena_without_effect_are_refused(
+    whole: FakeStudy, registry: Registry, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        run(whole, registry, **options)
+
+
+def params_of(fake: FakeStudy, number: int) -> dict[str, object]:
+    return dict(open_study(fake.name, fake.storage).complete_trial(number).params)
+
+
+def named(registry: Registry) -> str:
+    return f"--deployments {registry.folder}"
+
+
 def test_trials_that_are_all_as_good_are_told_from_trials_that_are_all_luck(
     fake: FakeStudy, registry: Registry
 ) -> None:
@@ -705,7 +811,7 @@ def test_a_promotion_with_loosened_limits_says_so_everywhere(
         assert said in text, said
     assert promotion.chosen is not None
     report = report_on(fake, registry, promotion)
-    page = html.unescape(documents.to_html(report, Figure(figsize=(1, 1))))
+    page = html.unescape(documents.to_html(report, b"png"))
     for said in ("(limits loosened)", words, "pass, loosened", "<= 0.9 (default 0.35)"):
         assert said in page, said
     assert promotion.champion is not None

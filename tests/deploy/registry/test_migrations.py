@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -15,7 +17,9 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from sweepd.deploy.night import records  # noqa: F401 (its tables)
 from sweepd.deploy.registry.database import BASELINE, HEAD, RegistryDatabase
+from sweepd.deploy.registry.records import Challenger
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.registry.tables import APPEND_ONLY, TABLES, VERSION_TABLE, metadata
 from sweepd.deploy.trading.live.queries import Records
@@ -23,7 +27,7 @@ from sweepd.deploy.trading.live.store import TraderStore, stored_parity
 from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 
-REVISIONS = [BASELINE, HEAD]
+REVISIONS = [BASELINE, "0009", "0010", "0011", "0012", "0013", HEAD]
 SLOT = "crypto-1h"
 A, B, C, D = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 
@@ -51,6 +55,13 @@ def _upgrade(url: str, revision: str) -> sa.Engine:
     return engine
 
 
+SINCE = {
+    "trader_inputs": "0010",
+    "reigns": "0011",
+    "arena_days": "0011",
+    "night_steps": "0012",
+    "certificates": "0014",
+}  # later tables
 ROWS = f"""
 INSERT INTO slots VALUES ('{SLOT}', '{A}', '{B}', 2), ('chess', '{D}', NULL, 2);
 INSERT INTO versions VALUES ('{SLOT}', 1, '{A}', 'now'), ('chess', 1, '{D}', 'now');
@@ -58,13 +69,13 @@ INSERT INTO events VALUES (1, '{SLOT}', 'promoted', '1', '{B}', NULL, '', NULL),
     (2, '{SLOT}', 'challenger', '2', '{A}', NULL, '', 'null'),
     (3, '{SLOT}', 'challenger', '3', '{C}', NULL, '', NULL),
     (4, '{SLOT}', 'promoted', '4', '{A}', '{B}', '', '{{"passed": true}}');
-INSERT INTO challengers VALUES ('{SLOT}', '{C}', '3');
+INSERT INTO challengers (slot, bundle, at) VALUES ('{SLOT}', '{C}', '3');
 INSERT INTO evaluations VALUES
     (1, 'market', 'BTC/USDT', '1h', 0, 9, NULL, 1, '{A}', 's', 'u', 1, 'now'),
     (2, 'game', 'chess', NULL, NULL, NULL, 100, 1, '{A}', 's', 'u', 1, 'now');
 INSERT INTO traders VALUES ('{SLOT}', 'token', 1, 'host', 'alpaca', 'alpaca', '1h', 'now', 'now',
     'waits', 'PA1', 3600, NULL, false, '{{"prices": {{"BTC/USDT": 2.5}}}}');
-INSERT INTO {{accounts}} VALUES ('{SLOT}', 'account', 'account', '{A}', 3600, NULL, '{{"booked": []}}');
+INSERT INTO {{accounts}} VALUES ('{SLOT}', 'account', 'account', '{A}', 3600, NULL, '{{state}}');
 INSERT INTO {{account_bars}} VALUES
     ('{SLOT}', 'account', 3600, '{A}', 1, 1, 0.5, 0, 0, 1, 0, 0, 0, '{{"BTC/USDT": 2}}', 'null');
 INSERT INTO orders VALUES ('id', '{SLOT}', 'account', 3600, 'BTC/USDT', 'buy', 0, 9, false, false,
@@ -91,8 +102,17 @@ def _fill(engine: sa.Engine, *, revision: str) -> None:
         )
     ]
     rows = ROWS.replace("{accounts}", names[0]).replace("{account_bars}", names[1])
+    reigns = f"('{SLOT}', 1, '{A}', '4', ''), ('chess', 1, '{D}', '', '')"
+    # Earlier revisions get them from their champions.
+    own = [f"INSERT INTO reigns VALUES {reigns}"] if revision >= "0011" else []
+    order = {"notional": 9.0}
+    state: dict[str, Any] = {"booked": []}
+    if revision >= "0010":
+        fill = {"order": order, "units": 4.0, "price": 2.25}
+        state = {"open": [], "settled": [fill], "counted": []}
+    rows = rows.replace("{state}", json.dumps(state))
     with engine.begin() as connection:
-        for statement in (*bundles, *rows.strip().split(";\n")):
+        for statement in (*bundles, *rows.strip().split(";\n"), *own):
             connection.exec_driver_sql(statement.removesuffix(";"))
 
 
@@ -101,6 +121,13 @@ def _check_filled(registry: Registry) -> None:
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous, slot.challengers, slot.revision) == (A, B, (C,), 2)
     assert registry.untraded_slots() == {"chess": "game"}
+    reigns = [registry.arena.reign(name) for name in (SLOT, "chess", "other")]
+    assert [one and (one.number, one.champion, one.at) for one in reigns] == [
+        (1, A, "4"),
+        (1, D, ""),
+        None,
+    ]
+    assert registry.arena.challengers(SLOT) == [Challenger(SLOT, C, "3", refit=False)]
     assert [(event.kind, event.report) for event in registry.events()] == [
         ("promoted", None),
         ("challenger", None),
@@ -120,7 +147,11 @@ def _check_filled(registry: Registry) -> None:
         {"prices": {"BTC/USDT": 2.5}},
     )
     [account] = store.accounts(SLOT)
-    assert (account.name, account.bundle, account.state) == ("account", A, {"booked": []})
+    assert (account.name, account.bundle) == ("account", A)
+    # The order was filled after the last bar, in the units before the adjustment.
+    assert (account.state["open"], account.state["counted"]) == ([], [])
+    [fill] = account.state["settled"]
+    assert (fill["order"]["notional"], fill["units"], fill["price"]) == (9.0, 4.0, 2.25)
     [bar] = store.account_bars(SLOT, "account")
     assert (bar.fees, bar.flow, bar.trades, bar.units) == (0.5, 0.0, 1, {"BTC/USDT": 2})
     assert bar.action is None
@@ -214,9 +245,26 @@ def test_history_is_append_only_in_every_revision(registry_url: str, revision: s
     _fill(engine, revision=BASELINE)
     with engine.begin() as connection:
         command.upgrade(_config(connection), revision)
+        if revision >= "0010":
+            seen = f"('{SLOT}', 'now', 1, 3600, 'Resumed', '{{}}', NULL)"
+            connection.exec_driver_sql(f"INSERT INTO trader_inputs VALUES {seen}")
+        if revision >= "0011":
+            day = f"('{SLOT}', 1, '{C}', 0, 24, 0.1, -0.1, 0.01, 2.5)"
+            connection.exec_driver_sql(f"INSERT INTO arena_days VALUES {day}")
+        if revision >= "0012":
+            night = f"('{SLOT}', '20261128', 't', '{{}}', '', 0, NULL, NULL, NULL)"
+            connection.exec_driver_sql(f"INSERT INTO nights VALUES {night}")
+            step = f"('{SLOT}', '20261128', 'disk', '', 0, 'done', '{{}}')"
+            connection.exec_driver_sql(f"INSERT INTO night_steps VALUES {step}")
+        if revision >= "0014":
+            row = f"('{SLOT}', 0, 0, '{A}', '', '{{}}', 'equal', NULL, '')"
+            connection.exec_driver_sql(f"INSERT INTO certificates VALUES {row}")
     for table in APPEND_ONLY:
+        if table in SINCE and revision < SINCE[table]:
+            continue
         name = "lane_bars" if (table, revision) == ("account_bars", BASELINE) else table
-        column = "time = 0" if name.endswith("_bars") else "at = 'never'"
+        columns = {"account_bars": "time = 0", "trader_bars": "time = 0", "arena_days": "bars = 0"}
+        column = columns.get(table, "at = 'never'")
         for statement in (f"DELETE FROM {name}", f"UPDATE {name} SET {column}"):
             with (
                 pytest.raises(sa.exc.DBAPIError, match=f"rows of {name} are append-only"),

@@ -85,7 +85,12 @@ def test_rollback_brings_the_previous_champion_back(
     with pytest.raises(InputError, match="no previous champion"):
         registry.rollback(SLOT, "why", *bundle_types())
     registry.promote(SLOT, second, expected=first.hash, reason="")
-    assert registry.rollback(SLOT, "it lost money", *bundle_types()) == (second.hash, first.hash)
+    with pytest.raises(ChampionMoved, match="has changed since it was judged"):
+        registry.rollback(SLOT, "it lost money", *bundle_types(), expected=first.hash)
+    assert registry.rollback(SLOT, "it lost money", *bundle_types(), expected=second.hash) == (
+        second.hash,
+        first.hash,
+    )
     slot = registry.slot(SLOT)
     assert (slot.champion, slot.previous) == (first.hash, second.hash)
     assert registry.events(SLOT)[-1].kind == "rolled-back"
@@ -191,6 +196,8 @@ def test_challengers_are_kept_until_they_are_promoted(
     for _ in range(2):  # asking twice is asking once
         assert registry.challenger(SLOT, second, reason="too few bars") == 2
     registry.challenger(SLOT, third, reason="too few bars")
+    asked = [event.bundle for event in registry.events(SLOT, kinds=["challenger"])]
+    assert asked == [second.hash, third.hash]
     assert registry.slot(SLOT).challengers == (second.hash, third.hash)
     registry.promote(SLOT, second, expected=first.hash, reason="")
     assert registry.slot(SLOT).challengers == (third.hash,)

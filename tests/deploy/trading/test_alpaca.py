@@ -16,7 +16,7 @@ pytest.importorskip("alpaca", reason="alpaca-py is not installed")
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker, venue_id
+from sweepd.deploy.trading.brokers.alpaca import SHARE_ORDERS, AlpacaBroker, venue_id
 from sweepd.deploy.trading.brokers.alpaca_api import PAPER_URL, check_url
 from sweepd.deploy.trading.brokers.base import Fill, Order
 from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
@@ -409,3 +409,105 @@ def test_the_fills_add_up_to_the_account(
         assert account.cash == pytest.approx(cash, abs=1e-6)
         assert account.units == pytest.approx(units, abs=1e-9)
         assert_same_account(broker, exchange)
+
+
+# ---- shares ----
+
+SHARE_SYMBOLS = {"AAPL/USD": "AAPL", "KO/USD": "KO"}
+
+
+@pytest.fixture
+def stocks() -> Iterator[Exchange]:
+    with serving(
+        Exchange({"AAPL": Decimal(200), "KO": Decimal("62.5"), "BTC/USD": Decimal(1)})
+    ) as m:
+        yield m
+
+
+def share_broker(exchange: Exchange, **changes: Any) -> AlpacaBroker:
+    given = {"key": "key", "secret": "secret", "patience": 0.2, "timeout": 0.5, "fee": 0.0}
+    return AlpacaBroker(
+        SHARE_SYMBOLS, SHARE_ORDERS, url=exchange.url, sleep=lambda _: None, **(given | changes)
+    )
+
+
+def test_fractions_of_shares_are_traded_in_orders_of_the_day_without_a_fee(
+    stocks: Exchange,
+) -> None:
+    broker = share_broker(stocks)
+    bought = one(broker, buy(1234.56, "AAPL/USD"))
+    assert (bought.status, bought.units, bought.fee) == ("filled", 6.1728, 0.0)
+    assert stocks.units["AAPL"] == Decimal("6.1728")
+    assert one(broker, buy(0.99, "KO/USD")).reason == "a buy of 0.99 USD is below the minimum of 1"
+    assert one(broker, buy(1.0, "KO/USD", bar=2)).status == "filled"
+    sold = one(broker, sell(6.1, "AAPL/USD", whole=True))
+    assert (sold.units, sold.notional, sold.fee) == (6.1728, 1234.56, 0.0)
+    assert stocks.units["AAPL"] == 0
+    assert {order["time_in_force"] for order in stocks.orders.values()} == {"day"}
+    assert broker.instruments(["KO/USD"]).minimum_order == (1.0,)
+    # Orders of shares have no upper limit.
+    assert broker.parts(buy(1e6, "AAPL/USD", bar=3), 200.0) == (buy(1e6, "AAPL/USD", bar=3),)
+
+
+def test_shares_without_fractions_and_unknown_ones_are_not_tradable(stocks: Exchange) -> None:
+    stocks.whole_only = {"KO"}
+    stocks.untradable = {"AAPL"}
+    broker = share_broker(stocks)
+    assert broker.untradable == {
+        "AAPL/USD": "Alpaca does not trade AAPL",
+        "KO/USD": "Alpaca trades only whole shares of KO, and orders are in fractions",
+    }
+    fill = one(broker, buy(100.0, "KO/USD"))
+    assert (fill.status, fill.reason) == ("unfilled", broker.untradable["KO/USD"])
+    assert stocks.orders == {}
+
+
+def test_orders_wait_for_the_opening_and_are_found_by_another_process(stocks: Exchange) -> None:
+    stocks.is_open = False
+    stocks.units["KO"] = Decimal(4)
+    broker = share_broker(stocks)
+    assert not broker.fills_now()
+    orders = [buy(500.0, "AAPL/USD"), sell(4.0, "KO/USD", bar=0, whole=True)]
+    broker.submit(orders)
+    assert broker.fills() == []
+    assert stocks.cash == 10_000
+    # Another process at night; it does not cancel them, however long it waits.
+    again = share_broker(stocks)
+    assert again.adopt(orders, final=True) == []
+    for _ in range(3):
+        assert again.fills() == []
+    assert len(stocks.orders) == 2
+    stocks.prices = {"AAPL": Decimal(250), "KO": Decimal(60)}
+    stocks.open_market()
+    fills = {fill.order.ticker: fill for fill in again.fills()}
+    assert (fills["AAPL/USD"].units, fills["AAPL/USD"].price) == (2.0, 250.0)
+    assert (fills["KO/USD"].units, fills["KO/USD"].price) == (4.0, 60.0)
+    assert again.fills() == []
+
+
+def test_a_refusal_while_the_market_is_closed_is_known_at_once(stocks: Exchange) -> None:
+    stocks.is_open = False
+    broker = share_broker(stocks)
+    fill = one(broker, buy(50_000.0, "AAPL/USD"))
+    assert fill.status == "unfilled"
+    assert "insufficient" in fill.reason
+    # An order that Alpaca ends before the opening is reported, and the others wait.
+    broker.submit([buy(100.0, "AAPL/USD", bar=2), buy(100.0, "KO/USD", bar=2)])
+    stocks.orders["crypto-5m-2-KO/USD"]["status"] = "canceled"
+    [fill] = broker.fills()
+    assert (fill.order.ticker, fill.reason) == ("KO/USD", "Alpaca's status: canceled")
+    assert broker.fills() == []
+
+
+def test_an_order_that_no_one_fills_is_cancelled_while_the_market_is_open(stocks: Exchange) -> None:
+    stocks.settle_after = 10**6  # as in a trading halt of the share
+    broker = share_broker(stocks)
+    fill = one(broker, buy(500.0, "AAPL/USD"))
+    assert (fill.status, fill.reason) == ("unfilled", "Alpaca's status: canceled")
+
+
+def test_coins_are_not_looked_up_among_shares(stocks: Exchange) -> None:
+    broker = AlpacaBroker(
+        {"BTC/USD": "BTC/USD"}, SHARE_ORDERS, key="key", secret="secret", url=stocks.url
+    )
+    assert broker.untradable == {"BTC/USD": "Alpaca does not trade BTC/USD"}

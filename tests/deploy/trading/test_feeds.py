@@ -21,10 +21,10 @@ from sweepd.deploy.trading.feeds import (
     SPARE_BARS,
     LiveFeed,
 )
+from sweepd.envs.crypto.data.alpaca import LATE_SECONDS, AlpacaSource
 from sweepd.envs.crypto.data.bar_files import file_name
 from sweepd.envs.crypto.data.bars import Bars, write_bars
 from sweepd.envs.crypto.data.demo_market import make_demo_market
-from sweepd.envs.crypto.data.sources import LATE_SECONDS, AlpacaSource
 from sweepd.envs.support.errors import InputError, RunError, TryAgainLater
 from tests.envs.loopback import Market, serving
 

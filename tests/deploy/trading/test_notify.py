@@ -86,7 +86,10 @@ def test_every_address_gets_every_message_in_order(separator: str) -> None:
             ]
             assert receiver.received[0]["message"] == "bought 1 BTC/USDT\nsold 2 ETH/USDT"
     assert said == []
-    assert sender.words == "2 address(es) are told about trade, promotion, rollback, alert, daily"
+    assert (
+        sender.words
+        == "2 address(es) are told about trade, promotion, rollback, alert, daily, night"
+    )
 
 
 def test_only_configured_kinds_are_sent() -> None:
@@ -176,7 +179,8 @@ def test_an_unknown_address_is_refused_without_being_printed(address: str) -> No
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"names 'trades'; the kinds are trade, promotion, rollback, alert, daily"
+        InputError,
+        match=r"names 'trades'; the kinds are trade, promotion, rollback, alert, daily, night",
     ):
         Notifier.from_environment({"SWEEPD_NOTIFY_KINDS": "alert,trades"}, print)
 

@@ -20,7 +20,7 @@ from sweepd.deploy.trading import risk
 from sweepd.deploy.trading.brokers.base import LIQUIDATED
 from sweepd.deploy.trading.brokers.sim import SimBroker, sim_broker
 from sweepd.deploy.trading.closed_bar import ClosedBar
-from sweepd.deploy.trading.live.hot_swap import Traded, problem_with
+from sweepd.deploy.trading.live.hot_swap import Traded, unfit
 from sweepd.deploy.trading.paper_trader import PaperTrader
 from sweepd.deploy.trading.replay import replay
 from sweepd.deploy.trading.risk import RiskVerdict
@@ -238,10 +238,10 @@ def test_a_study_with_shorts_makes_a_bundle_with_them_but_no_ensemble(tmp_path: 
 
 def test_a_champion_without_shorts_does_not_inherit_short_positions() -> None:
     long, short = (small_bundle(tickers=TICKERS, params=own) for own in (EnvParams(), SHORT))
-    history = market_bars(0)
-    assert "without shorts" in str(problem_with(long, Traded.of(short), history))
-    assert problem_with(short, Traded.of(long), history) is None
-    problem = problem_with(short, Traded.of(long), history, broker="alpaca", shorts=False)
+    sim = {"broker": "sim", "feed": ""}
+    assert "without shorts" in str(unfit(long, Traded.of(short), **sim, shorts=True))
+    assert unfit(short, Traded.of(long), **sim, shorts=True) is None
+    problem = unfit(short, Traded.of(long), broker="alpaca", feed="", shorts=False)
     assert problem == "it was trained with --allow-short, and broker alpaca has no short positions"
 
 

@@ -337,6 +337,7 @@ def test_config_files_may_set_every_flag_and_the_command_line_wins(
         "metrics_port": 9100,
         "track": ["mlflow"],
         "prior": ["earlier"],
+        "try_first": ["earlier#0"],
         "max_memory": 3.5,
         "search_space": "large",
         "objective": "sharpe",

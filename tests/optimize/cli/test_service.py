@@ -162,7 +162,25 @@ ALL = [
     ("worker", ["--study-name", "s", "--data-dir", 'a "b" $HOME %h \\ x', "--gpu", "0"]),
     ("promoter", ["--study-name", "s"]),
     ("trader", ["crypto-1h"]),
+    ("loop", ["crypto-1h.toml"]),
 ]
+
+
+def test_a_night_begins_at_a_time_of_the_utc_day(service_command: Invoke) -> None:
+    printed = service_command("install", "loop", "crypto-1h.toml", "--at", "23:05", "--dry-run")
+    assert "# sweepd-loop-crypto-1h.timer\n" in printed
+    assert "\nOnCalendar=*-*-* 23:05:00 UTC\n" in printed
+    assert "-m sweepd loop crypto-1h.toml\n" in printed
+    printed = service_command("install", "loop", "a.toml", "--dry-run")
+    assert "\nOnCalendar=*-*-* 01:30:00 UTC\n" in printed
+    for words, why in (
+        (("loop", "a.toml", "--at", "24:00"), "'24:00' is not a time of the day"),
+        (("loop", "a.toml", "--at", "1:30"), "'1:30' is not a time of the day"),
+        (("trader", "crypto-1h", "--at", "01:30"), "--at 01:30 is for loop"),
+    ):
+        found = CliRunner().invoke(search_app(), ["service", "install", *words, "--dry-run"])
+        assert isinstance(found.exception, InputError)
+        assert why in str(found.exception)
 
 
 @pytest.mark.skipif(

@@ -32,9 +32,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def spec_of(folder: Path) -> CryptoSpec:
-    """Return the spec that `train --timeframe 1d-XNYS` creates."""
-    request = make_request(StudySettings(data_dir=folder, timeframe=NY), frozenset())
+def spec_of(folder: Path, timeframe: str = NY) -> CryptoSpec:
+    """Return the spec that `train --timeframe TIMEFRAME` creates."""
+    request = make_request(StudySettings(data_dir=folder, timeframe=timeframe), frozenset())
     space = load_space(request.search_space, request.subject, request.timeframe)
     bars = objective_of(request.env).load_bars(request)
     spec = draft_spec(request, space, bars, torch.device("cpu"))
@@ -82,3 +82,20 @@ def test_the_outlook_has_years_of_sessions(folder: Path) -> None:
     assert made["planned_information_ratio"] / other["planned_information_ratio"] == pytest.approx(
         math.sqrt(ratio)
     )
+
+
+def test_a_study_on_hours_of_sessions(tmp_path: Path) -> None:
+    frame = "1h-XNYS"
+    write_bars(make_demo_market(4, assets=2, bars=4800, timeframe=frame), tmp_path)
+    spec = spec_of(tmp_path, frame)
+    assert (spec.data.timeframe, spec.recipe["name"]) == (frame, "default")
+    assert StudySpec.from_json(spec.to_json()) == spec
+    assert load_study_bars(spec.data).fingerprint == spec.data.fingerprint
+    span = holdout_span(spec)
+    assert span is not None
+    assert later(frame, span[1], 719) == span[2]
+    kept = study_splits(spec)
+    assert outlook(spec, 40)["years"] == pytest.approx(len(kept.path_bars) / bars_per_year(frame))
+    # Hours of a market that never closes open at other times.
+    with pytest.raises(InputError, match="off the grid"):
+        load_bars(tmp_path, "1h")

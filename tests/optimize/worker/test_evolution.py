@@ -244,6 +244,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "race": (("--sampler", "race"), "works with --sampler random"),
     "pruner": (("--pruner", "median"), "works with --pruner none"),
     "prior": (("--prior", "other"), "leave --prior out"),
+    "first trials": (("--try-first", "other#0"), "leave --try-first out"),
     "rungs": (("--rungs", 1), "at least 2"),
     "total": (("--n-trials", 12), "not a multiple of the population's 8 trials"),
     "population": (("--trials-per-batch", 2), "at least 4"),

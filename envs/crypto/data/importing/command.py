@@ -46,8 +46,8 @@ def import_command(
     timeframe: Annotated[
         str | None,
         typer.Option(
-            help=f"One of {' '.join(SECONDS)}, or 1d-XNYS (with a calendar). Default: the distance "
-            "of the bars."
+            help=f"One of {' '.join(SECONDS)}, or with a calendar: 1d-XNYS, 1h-XNYS. Default: the "
+            "distance of the bars."
         ),
     ] = None,
     quote: Annotated[

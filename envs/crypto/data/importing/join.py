@@ -144,8 +144,8 @@ def _off_grid_advice(timeframe: str) -> str:
     if bar_length(timeframe) == "1d":
         return "If the days are of another time zone, name it: --timezone America/New_York"
     return (
-        "If the times are of another time zone, name it (--timezone America/New_York); of markets "
-        "with hours, only bars of a day can be used"
+        "If the times are of another time zone, name it (--timezone America/New_York); for a market "
+        f"with hours, name its calendar, such as --timeframe {bar_length(timeframe)}-XNYS"
     )
 
 

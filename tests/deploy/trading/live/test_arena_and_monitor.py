@@ -1,4 +1,4 @@
-"""Benchmarks, challengers and the reactions of the monitor in a live session."""
+"""Benchmarks, seated challengers and the reactions of the monitor in a live session."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sweepd.deploy.trading.live.arena as arena_module
 import sweepd.deploy.trading.live.monitor as monitor_module
 from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.market.scored import SCORED_FILE, ScoredRecord
 from sweepd.deploy.market.scoring import score_bundle
-from sweepd.deploy.trading.live.comparison import Comparison
+from sweepd.deploy.registry.arena_rows import ArenaEntry
+from sweepd.deploy.registry.bundle_files import describe_files, new_bundle
+from sweepd.deploy.trading.live.events import Judged, Look
 from sweepd.deploy.trading.live.monitor import Monitor
-from sweepd.deploy.trading.live.monitor_statistics import MonitorReport
+from sweepd.deploy.trading.live.monitor_statistics import LiveStatistic, MonitorReport
 from sweepd.deploy.trading.live.records import CASH, EQUAL_WEIGHT
 from sweepd.deploy.trading.live.returns import paired_returns, since_present_bundle
 from sweepd.deploy.trading.replay import replay
 from sweepd.envs.crypto.data.bars import write_bars
+from sweepd.envs.support.errors import InputError
 from tests.deploy.builders import small_bundle
 from tests.deploy.trading.live.test_session import FIRST, LAST, PARAMS, TICKERS, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, Killed, Killer, World
@@ -51,17 +54,26 @@ def test_benchmarks_equal_buying_and_holding(tmp_path: Path) -> None:
         )
 
 
-def test_the_best_challengers_trade_as_if_alone(tmp_path: Path) -> None:
+def seat(world: World, *bundles: Bundle) -> None:
+    """Make bundles challengers with a seat, in this order."""
+    since = int(world.bars.time[world.first])
+    for one in bundles:
+        world.registry.challenger(SLOT, one, reason="test")
+        entry = ArenaEntry(SLOT, 1, 0, one.hash, "challenger", "", since, 0.1, 0.1)
+        world.registry.arena.enter([entry], "")
+
+
+def test_the_first_challengers_trade_as_if_alone(tmp_path: Path) -> None:
     bars = bars_of()
     world = World(tmp_path, bundle_of(), bars, FIRST, options={"arena": 2})
     rivals = [rival(seed, objective) for seed, objective in ((3, 0.5), (4, 2.0), (5, 1.0))]
-    for one in [*rivals, rival(6, 9.0, tickers=("BTC/USDT", "ETH/USDT"))]:
-        world.registry.challenger(SLOT, one, reason="test")
+    seat(world, rival(6, 9.0, tickers=("BTC/USDT", "ETH/USDT")), *rivals)
+    world.registry.challenger(SLOT, rival(7), reason="it waits for a seat")
     world.run()
-    for one in (rivals[1], rivals[2]):
+    for one in rivals[:2]:
         values = [line.value for line in world.lines(one.hash[:16])]
         assert values == [entry.value for entry in replay(one, bars, (FIRST, LAST)).entries]
-    assert world.lines(rivals[0].hash[:16]) == []
+    assert world.lines(rivals[2].hash[:16]) == []
     clients = [line.order.client_id for line in world.store.orders(SLOT)]
     assert len(clients) == len(set(clients))
 
@@ -71,8 +83,7 @@ def test_a_kill_at_any_step_does_not_change_the_arena(tmp_path: Path) -> None:
     worlds = []
     for name in ("undisturbed", "killed"):
         world = World(tmp_path / name, bundle_of(), bars, FIRST, options={"arena": 2})
-        for seed in (3, 4):
-            world.registry.challenger(SLOT, rival(seed), reason="test")
+        seat(world, rival(3), rival(4))
         world.begin()
         worlds.append(world)
     worlds[0].run()
@@ -87,44 +98,6 @@ def test_a_kill_at_any_step_does_not_change_the_arena(tmp_path: Path) -> None:
     assert worlds[1].orders() == worlds[0].orders()
 
 
-def test_a_better_challenger_is_promoted_and_a_worse_one_withdrawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    better, worse = rival(3), rival(4)
-    asked: list[int] = []
-
-    def compare(
-        ours: np.ndarray, theirs: np.ndarray, _timeframe: str, looks: int, *, seed: int
-    ) -> Comparison:
-        assert len(ours) == len(theirs) == 6
-        asked.append(looks)
-        return Comparison(
-            "better" if seed == int(better.members_sha256[:15], 16) else "worse", "a test", days=1
-        )
-
-    monkeypatch.setattr(arena_module, "compare", compare)
-    monkeypatch.setattr(arena_module, "days_due", lambda bars, _timeframe: bars // 6)
-    world = World(tmp_path, bundle_of(), bars_of(), FIRST, options={"arena": 2})
-    for one in (worse, better):
-        world.registry.challenger(SLOT, one, reason="test")
-    session = world.session()
-    for bar in range(FIRST, FIRST + 9):
-        world.until_close_of(bar)
-        session.poll()
-    assert asked == [0, 1]
-    slot = world.registry.slot(SLOT)
-    assert (slot.champion, slot.previous, slot.challengers) == (better.hash, world.bundle.hash, ())
-    reasons = {event.kind: event.reason for event in world.registry.events(SLOT)}
-    assert reasons["promoted"].startswith("won in the arena")
-    assert reasons["withdrawn"].startswith("lost in the arena")
-    assert [line.bundle for line in world.lines()] == [world.bundle.hash] * 7 + [better.hash] * 2
-    assert all(
-        why is not None
-        for name, why in accounts_of(world).items()
-        if name in (better.hash[:16], worse.hash[:16])
-    )
-
-
 def test_later_challengers_take_part_and_failing_ones_retire(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST, options={"arena": 3})
     session = world.session()
@@ -132,14 +105,14 @@ def test_later_challengers_take_part_and_failing_ones_retire(tmp_path: Path) -> 
         world.until_close_of(bar)
         session.poll()
     late = rival(3)
-    world.registry.challenger(SLOT, late, reason="test")
+    seat(world, late)
     for bar in range(FIRST + 3, FIRST + 6):
         world.until_close_of(bar)
         session.poll()
     assert [line.time for line in world.lines(late.hash[:16])] == world.bars.time[
         FIRST + 4 : FIRST + 6
     ].tolist()
-    [account] = [account for account in session._accounts if account.name == late.hash[:16]]
+    [account] = [account for account in session.machine.accounts if account.name == late.hash[:16]]
     account.trader._policies = [lambda _obs: np.full(3, np.nan)]
     world.until_close_of(FIRST + 6)
     session.poll()
@@ -189,11 +162,80 @@ def test_a_verdict_has_the_configured_reaction(
         assert world.lines()[-1].bundle == before.hash
 
 
+def test_a_champion_that_came_after_the_judged_one_is_not_rolled_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, judged, newer = bundle_of(7), bundle_of(8), bundle_of(9)
+    world = World(tmp_path, before, bars_of(), FIRST)
+    world.registry.promote(SLOT, judged, expected=before.hash, reason="better")
+    world.begin()
+    edge = LiveStatistic(-0.1, 0.1, 0.001, 0.0, 0.2)
+    found = MonitorReport("worse than scored", "it is so", 5, 5, 10, 1, 5, 0.01, edge=edge)
+    monkeypatch.setattr(monitor_module, "look_number", lambda *_: 1)
+    monkeypatch.setattr(monitor_module, "judge_record", lambda *_, **__: found)
+    monkeypatch.setattr(monitor_module, "_score", lambda *_: (np.zeros(50), np.zeros(50)))
+    session = world.session(on_alert="rollback")
+    world.until_close_of(FIRST + 1)
+    promote, evaluate = world.registry.promote, session._monitor.evaluate
+
+    def promoted_meanwhile(*given: Any) -> Any:
+        promote(SLOT, newer, expected=judged.hash, reason="better still")
+        return evaluate(*given)
+
+    monkeypatch.setattr(session._monitor, "evaluate", promoted_meanwhile)
+    session.poll()
+    slot = world.registry.slot(SLOT)
+    assert (slot.champion, slot.previous) == (newer.hash, judged.hash)
+    assert world.registry.events(SLOT, kinds=["aged"]) == []  # the mark is the judged one's
+    assert session.machine.state["effects"] == []
+
+
+@pytest.mark.parametrize(("p", "marks"), [(0.001, 1), (0.02, 0)])
+def test_a_lost_edge_marks_the_champion_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p: float, marks: int
+) -> None:
+    world = World(tmp_path, bundle_of(), bars_of(), FIRST)
+    world.begin()
+    edge = LiveStatistic(-0.1, 0.1, p, 0.0, 0.2)
+    found = MonitorReport("worse than scored", "it is so", 5, 5, 10, 1, 5, 0.01, edge=edge)
+    monkeypatch.setattr(monitor_module, "look_number", lambda bars, _timeframe: bars or 9)
+    monkeypatch.setattr(monitor_module, "judge_record", lambda *_, **__: found)
+    monkeypatch.setattr(monitor_module, "_score", lambda *_: (np.zeros(50), np.zeros(50)))
+    session = world.session()
+    for bar in range(FIRST + 1, FIRST + 4):
+        world.until_close_of(bar)
+        session.poll()
+        session.machine.state["monitor"] = {}  # it was lost in a kill
+    marked = world.registry.events(SLOT, kinds=["aged"])
+    assert [(one.bundle, one.reason) for one in marked] == [(world.bundle.hash, "it is so")] * marks
+
+
+def test_a_bundle_from_the_arena_is_compared_with_the_record_it_was_chosen_by(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    record = ScoredRecord(*rng.normal(0.0, 0.01, (2, 400)), luck=0.0005)
+    plain = bundle_of(9)
+    files = {**plain.files, SCORED_FILE: record.to_bytes()}
+    manifest = plain.manifest.model_copy(update={"files": describe_files(files)})
+    bundle = new_bundle(Bundle, manifest, files)
+    world = World(tmp_path, bundle, bars_of(), FIRST)
+    stored = world.registry.bundle(bundle.hash, Bundle)
+    found = Monitor(SLOT, world.registry, world.store, None)._scored_returns(stored)
+    np.testing.assert_array_equal(found[0], record.returns - 0.0005)
+    np.testing.assert_array_equal(found[1], record.equal_weight)
+    path = world.registry.path(bundle.hash) / SCORED_FILE
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match=SCORED_FILE):
+        world.registry.bundle(bundle.hash, Bundle)
+
+
 def test_the_record_is_compared_with_the_bundles_own_hold_out(tmp_path: Path) -> None:
     bars, bundle = bars_of(900), bundle_of()
     write_bars(bars, tmp_path / "bars")
     world = World(tmp_path, bundle, bars_of(), FIRST)
-    monitor = Monitor(SLOT, world.registry, world.store, "alert", None)
+    monitor = Monitor(SLOT, world.registry, world.store, None)
     assert monitor._scored_returns(bundle) == "the registry does not know its hold-out"
     other = bundle_of(9)
     world.registry.promote(
@@ -220,13 +262,14 @@ def test_the_record_is_compared_with_the_bundles_own_hold_out(tmp_path: Path) ->
 
 def test_a_missing_hold_out_is_reported_as_no_verdict(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
-    monitor = Monitor(SLOT, world.registry, world.store, "cash", None)
-    state, told = monitor.evaluate(world.bundle, 10_000, {})
-    assert state["verdict"] == "unknown"
-    assert told == [
-        ("monitor", "there is no hold-out to compare with: the registry does not know its hold-out")
-    ]
-    assert monitor.evaluate(world.bundle, 10_000, state) == (state, [])
+    monitor = Monitor(SLOT, world.registry, world.store, None)
+    look = Look("monitor", world.bundle.hash, 10_000, ())
+    judged = monitor.evaluate(world.bundle, look, {})
+    assert judged.state["verdict"] == "unknown"
+    assert judged.told == (
+        ("monitor", "there is no record to compare with: the registry does not know its hold-out"),
+    )
+    assert monitor.evaluate(world.bundle, look, judged.state) == Judged("monitor", judged.state)
 
 
 def test_paired_returns_are_of_the_same_bars(tmp_path: Path) -> None:

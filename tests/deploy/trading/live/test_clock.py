@@ -14,6 +14,7 @@ from sweepd.deploy.dashboard.health import health
 from sweepd.deploy.trading.brokers.sim import SimBroker
 from sweepd.deploy.trading.feeds import Feed, LiveFeed
 from sweepd.deploy.trading.live.queries import Records
+from sweepd.envs.crypto.data.timeframe import bar_ends
 from sweepd.envs.support.errors import TryAgainLater
 from tests.deploy.trading.live.test_session import FIRST, bars_of, bundle_of
 from tests.deploy.trading.live.world import SLOT, World
@@ -34,7 +35,7 @@ class Exchange:
             now, asset = self.world.clock.now() + self.skew, bars.tickers.index(ticker)
             columns = (bars.open, bars.high, bars.low, bars.close, bars.volume)
             rows = np.column_stack([bars.time, *(column[:, asset] for column in columns)])
-            closed = bars.time + self.world.seconds <= now
+            closed = bar_ends(bars.timeframe, bars.time) <= now
             return rows[closed & (bars.time >= start) & (bars.time < end)]
 
         def skew(_now: float) -> float | None:

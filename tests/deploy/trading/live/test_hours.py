@@ -13,6 +13,7 @@ from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.manifest import DataPart
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.feeds import (
+    GRACE_SECONDS,
     SESSION_GRACE_SECONDS,
     SETTLE_SECONDS,
     LiveFeed,
@@ -30,44 +31,59 @@ from tests.deploy.trading.live.world import SLOT, World
 from tests.deploy.trading.test_feeds import rows_of
 from tests.deploy.trading.test_paper_trader import assert_same_account
 
-NY = "1d-XNYS"
-FIRST, LAST = 640, 664
+NY, HOURLY = "1d-XNYS", "1h-XNYS"
+FIRST, LAST = 640, 690
 
 
-def bars_of() -> Bars:
-    bars = make_demo_market(5, assets=3, bars=LAST + 1, timeframe=NY)
+def bars_of(timeframe: str) -> Bars:
+    bars = make_demo_market(5, assets=3, bars=LAST + 1, timeframe=timeframe)
     return dataclasses.replace(bars, tickers=TICKERS)
 
 
-BARS = bars_of()
+MARKETS = {timeframe: bars_of(timeframe) for timeframe in (NY, HOURLY)}
+BARS = MARKETS[NY]
 
 
-def weekday(bar: int) -> int:
-    return datetime.fromtimestamp(int(BARS.time[bar]), UTC).weekday()
+def friday_of(bars: Bars) -> int:
+    """Return the last bar before a weekend without a holiday."""
+    days = [datetime.fromtimestamp(int(time), UTC).weekday() for time in bars.time]
+    return next(bar for bar in range(FIRST, LAST) if days[bar : bar + 2] == [4, 0])
 
 
-FRIDAY = next(bar for bar in range(FIRST, LAST) if weekday(bar) == 4 and weekday(bar + 1) == 0)
+FRIDAY = friday_of(BARS)
+EACH = pytest.mark.parametrize("timeframe", [NY, HOURLY])
 
 
-def bundle(*, last_seen: int = int(BARS.time[0]), tickers: tuple[str, ...] = TICKERS) -> Bundle:
+def bundle(
+    *, last_seen: int = int(BARS.time[0]), tickers: tuple[str, ...] = TICKERS, timeframe: str = NY
+) -> Bundle:
     """A bundle whose study ends at a session."""
+    if timeframe != NY:
+        last_seen = int(MARKETS[timeframe].time[0])
     data = DataPart(
         fingerprint="f" * 64,
-        first=format_time(int(BARS.time[0])),
+        first=format_time(int(MARKETS[timeframe].time[0])),
         last=format_time(last_seen),
         synthetic=False,
     )
     return small_bundle(
-        params=PARAMS, tickers=tickers, timeframe=NY, gain=1.5, last_seen=last_seen, data=data
+        params=PARAMS,
+        tickers=tickers,
+        timeframe=timeframe,
+        gain=1.5,
+        last_seen=last_seen,
+        data=data,
     )
 
 
-def test_the_live_trader_equals_the_replay_bit_for_bit(tmp_path: Path) -> None:
-    world = World(tmp_path, bundle(), BARS, FIRST)
+@EACH
+def test_the_live_trader_equals_the_replay_bit_for_bit(tmp_path: Path, timeframe: str) -> None:
+    bars = MARKETS[timeframe]
+    world = World(tmp_path, bundle(timeframe=timeframe), bars, FIRST)
     world.run()
-    expected = replay(world.bundle, BARS, (FIRST, LAST)).entries
+    expected = replay(world.bundle, bars, (FIRST, LAST)).entries
     lines = world.lines()
-    assert [line.time for line in lines] == BARS.time[FIRST:].tolist()
+    assert [line.time for line in lines] == bars.time[FIRST:].tolist()
     assert [line.value for line in lines] == [entry.value for entry in expected]
     assert [list(line.units.values()) for line in lines] == [e.units.tolist() for e in expected]
     assert sum(line.trades for line in lines) > 10
@@ -75,18 +91,22 @@ def test_the_live_trader_equals_the_replay_bit_for_bit(tmp_path: Path) -> None:
     assert [text for kind, text in world.told if kind in ("stale", "caught up")] == []
 
 
-def test_the_trader_waits_for_the_close_of_the_next_session(tmp_path: Path) -> None:
-    world = World(tmp_path, bundle(), BARS, FRIDAY)
+@EACH
+def test_the_trader_waits_for_the_end_of_the_next_bar(tmp_path: Path, timeframe: str) -> None:
+    bars, friday = MARKETS[timeframe], friday_of(MARKETS[timeframe])
+    world = World(tmp_path, bundle(timeframe=timeframe), bars, friday)
     session = world.session()
-    world.clock.wait(bar_end(NY, int(BARS.time[FRIDAY])) + SETTLE_SECONDS - world.clock.now())
+    closed = bar_end(timeframe, int(bars.time[friday]))
+    world.clock.wait(closed + SETTLE_SECONDS - world.clock.now())
     session.poll()
     assert len(world.lines()) == 1
-    closes = bar_end(NY, int(BARS.time[FRIDAY + 1]))
-    assert closes - bar_end(NY, int(BARS.time[FRIDAY])) == 3 * DAY
+    closes = bar_end(timeframe, int(bars.time[friday + 1]))
+    # The first bar of an hour ends 5.5 hours before its session.
+    assert closes - closed == 3 * DAY - (0 if timeframe == NY else 5.5 * 3600)
     assert world.clock.now() + session._until_next() == closes + SETTLE_SECONDS
     # Until then the market is closed, which is no missing bar.
-    for hours in (6, 40, 71):
-        world.clock.wait(3600.0 * hours - (world.clock.now() - (closes - 3 * DAY)))
+    for hours in (6, 40, 65):
+        world.clock.wait(3600.0 * hours - (world.clock.now() - closed))
         session.poll()
         assert len(world.lines()) == 1
     world.clock.wait(closes + SETTLE_SECONDS - world.clock.now())
@@ -95,48 +115,54 @@ def test_the_trader_waits_for_the_close_of_the_next_session(tmp_path: Path) -> N
     assert [kind for kind, _ in world.told if kind in ("stale", "caught up")] == []
 
 
-def test_missing_sessions_are_reported(tmp_path: Path) -> None:
-    world = World(tmp_path, bundle(), BARS, FRIDAY)
+@EACH
+def test_missing_bars_are_reported(tmp_path: Path, timeframe: str) -> None:
+    bars, friday = MARKETS[timeframe], friday_of(MARKETS[timeframe])
+    world = World(tmp_path, bundle(timeframe=timeframe), bars, friday)
     session = world.session()
-    world.clock.wait(bar_end(NY, int(BARS.time[FRIDAY])) + SETTLE_SECONDS - world.clock.now())
+    world.until_close_of(friday)
     session.poll()
     session._feed.poll = lambda _now: []  # type: ignore[method-assign]
-    for bars, stale in ((2, False), (3, True)):
-        missed = later(NY, int(BARS.time[FRIDAY]), bars)
-        world.clock.wait(bar_end(NY, missed) + 1.0 - world.clock.now())
+    for count, stale in ((2, False), (3, True)):
+        missed = later(timeframe, int(bars.time[friday]), count)
+        world.clock.wait(bar_end(timeframe, missed) + 1.0 - world.clock.now())
         session.poll()
         assert [kind for kind, _ in world.told if kind == "stale"] == ["stale"] * stale
     assert session._status == "no new bar for 3 bars"
 
 
-def test_a_feed_delivers_sessions_and_no_weekend() -> None:
-    rows = [rows_of(BARS, asset) for asset in range(3)]
+@EACH
+def test_a_feed_delivers_sessions_and_no_weekend(timeframe: str) -> None:
+    bars, friday = MARKETS[timeframe], friday_of(MARKETS[timeframe])
+    rows = [rows_of(bars, asset) for asset in range(3)]
     now = 0.0
 
     def fetch(ticker: str, start: int, end: int) -> np.ndarray:
         found = rows[TICKERS.index(ticker)]
         time = found[:, 0]
-        closed = np.array([bar_end(NY, int(one)) <= now for one in time])
+        closed = np.array([bar_end(timeframe, int(one)) <= now for one in time])
         return found[(time >= start) & (time < end) & closed]
 
-    feed = LiveFeed(fetch, TICKERS, NY, name="shop", sleep=lambda _: None)
-    now = bar_end(NY, int(BARS.time[FRIDAY])) + SETTLE_SECONDS
+    feed = LiveFeed(fetch, TICKERS, timeframe, name="shop", sleep=lambda _: None)
+    now = bar_end(timeframe, int(bars.time[friday])) + SETTLE_SECONDS
     history = feed.start(200, now)
-    assert history.time[-1] == BARS.time[FRIDAY]
+    assert history.time[-1] == bars.time[friday]
     assert not history.hole.any()
     assert feed.age(now) == SETTLE_SECONDS
-    for days in (1, 2, 2.9):
-        now = bar_end(NY, int(BARS.time[FRIDAY])) + days * DAY
+    for days in (1, 2, 2.7):
+        now = bar_end(timeframe, int(bars.time[friday])) + days * DAY
         assert feed.poll(now) == []
-    monday = int(BARS.time[FRIDAY + 1])
-    now = bar_end(NY, monday) + 7200.0  # published two hours after the close
+    monday = int(bars.time[friday + 1])
+    # Bars of a session are published hours after the close, and those of an hour at once.
+    now = bar_end(timeframe, monday) + (7200.0 if timeframe == NY else SETTLE_SECONDS)
+    grace = SESSION_GRACE_SECONDS if timeframe == NY else GRACE_SECONDS - SETTLE_SECONDS
     # One ticker is late: waited for, then a hole.
     rows[1] = rows[1][rows[1][:, 0] != monday]
     assert feed.poll(now) == []
-    assert feed.poll(now + SESSION_GRACE_SECONDS - 1.0) == []
-    [bar] = feed.poll(now + SESSION_GRACE_SECONDS)
+    assert feed.poll(now + grace - 1.0) == []
+    [bar] = feed.poll(now + grace)
     assert (bar.time, bar.hole.tolist()) == (monday, [False, True, False])
-    np.testing.assert_array_equal(bar.close[[0, 2]], BARS.close[FRIDAY + 1, [0, 2]])
+    np.testing.assert_array_equal(bar.close[[0, 2]], bars.close[friday + 1, [0, 2]])
 
 
 def test_recorded_sessions_close_with_the_market() -> None:
@@ -147,10 +173,11 @@ def test_recorded_sessions_close_with_the_market() -> None:
     assert [bar.time for bar in feed.poll(end + 3.0 * DAY)] == [BARS.time[FRIDAY + 1]]
 
 
-def test_environment_and_trader_agree() -> None:
+@EACH
+def test_environment_and_trader_agree(timeframe: str) -> None:
     """The same actions give the same account, bar by bar, to 1e-9."""
-    market = make_demo_market(6, assets=3, bars=620, timeframe=NY)
-    made = bundle(tickers=market.tickers)
+    market = make_demo_market(6, assets=3, bars=620, timeframe=timeframe)
+    made = bundle(tickers=market.tickers, timeframe=timeframe)
     actions = np.random.default_rng(0).uniform(-1, 1, (60, 3))
     totals = assert_same_account(made, market, actions, (550, 610))
     assert totals["trades"] > 10
@@ -165,15 +192,19 @@ def test_a_bundle_names_a_bar_of_its_calendar() -> None:
     assert format_time(saturday).endswith("00:00:00Z")
 
 
-def test_sources_of_crypto_are_refused(tmp_path: Path) -> None:
+def test_sources_of_crypto_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APCA_API_KEY_ID", "key")
+    monkeypatch.setenv("APCA_API_SECRET_KEY", "secret")
     write_bars(BARS, tmp_path / "bars")
     registry = Registry(tmp_path / "deployments")
-    made = bundle(last_seen=int(BARS.time[FIRST]))
+    made = bundle(last_seen=int(BARS.time[FIRST]))  # of tickers in USDT, which no share is in
     registry.promote(SLOT, made, expected=None, reason="test", data_dir=str(tmp_path / "bars"))
-    with pytest.raises(InputError, match="--feed alpaca has crypto only"):
-        trade(tmp_path, "--feed", "alpaca")
-    with pytest.raises(InputError, match="--broker alpaca trades crypto only"):
-        trade(tmp_path, "--feed", "recorded", "--broker", "alpaca")
+    for part in ("feed", "broker"):
+        with pytest.raises(InputError, match="has no symbols for alpaca: Alpaca has shares in USD"):
+            trade(tmp_path, f"--{part}", "alpaca", *(["--feed", "recorded"] * (part == "broker")))
+    pytest.importorskip("ccxt", reason="the extra [ccxt] is not installed")
+    with pytest.raises(InputError, match="exchanges of ccxt never close"):
+        trade(tmp_path, "--feed", "binance")
     # Recorded sessions are traded from the first unseen one to the last.
     trade(tmp_path, "--feed", "recorded")
     expected = replay(made, BARS, (FIRST, LAST)).entries

@@ -15,15 +15,11 @@ import pytest
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.brokers.base import Broker, require_paper
-from sweepd.deploy.trading.closed_bar import ClosedBar
-from sweepd.deploy.trading.live.account import TradingAccount
 from sweepd.deploy.trading.live.own_parts import make_own_broker, own_parts
 from sweepd.deploy.trading.live.profits import fills_at_once
-from sweepd.deploy.trading.live.records import SLOT_ACCOUNT, Changes
 from sweepd.deploy.trading.live.start import LiveFlags, TraderParts
 from sweepd.deploy.trading.live.store import TraderStore
-from sweepd.deploy.trading.risk import Conditions
-from sweepd.deploy.trading.risk_limits import RiskLimits
+from sweepd.deploy.trading.live.venue import Venue
 from sweepd.envs.crypto.data.bars import write_bars
 from sweepd.envs.support.errors import InputError
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of
@@ -232,25 +228,13 @@ def test_a_new_champion_takes_over_at_the_same_broker(place: Path) -> None:
     bundle = registry.bundle(str(registry.slot(SLOT).champion), Bundle)
     flags = LiveFlags(feed="recorded", broker=f'choosy {{"avoid": ["{AVOIDED}"]}}')
     parts = TraderParts(SLOT, registry, flags, bundle, print, threading.Event())
-    account = TradingAccount(
-        SLOT,
-        SLOT_ACCOUNT,
-        SLOT_ACCOUNT,
-        bundle,
-        parts.broker(bundle),
-        limits=RiskLimits(),
-        any_account=True,
-        remake=parts.broker,
-    )
-    bars, before = bars_of(), account.broker
-    account.start(bars.slice(0, FIRST))
-    bar, conditions = ClosedBar.of(bars, FIRST), Conditions(0.0, 0.0, None, False)
-    history = bars.slice(1, FIRST + 1)
-    account.on_bar(bar, history, conditions, Changes(), decide=True, heir=bundle_of(1))
-    assert account.broker is not before
-    assert type(account.broker) is type(before)
-    assert account.broker.avoid == {AVOIDED}  # type: ignore[attr-defined]
-    assert account.broker.account() == before.account()
+    venue = Venue(parts.broker(bundle), bundle, parts.broker)
+    before = venue.broker
+    venue.follow(bundle_of(1))
+    assert venue.broker is not before
+    assert type(venue.broker) is type(before)
+    assert venue.broker.avoid == {AVOIDED}  # type: ignore[attr-defined]
+    assert venue.broker.account() == before.account()
 
 
 def test_every_broker_says_what_makes_its_account_a_paper_account() -> None:

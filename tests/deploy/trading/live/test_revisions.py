@@ -11,6 +11,7 @@ import pytest
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.feeds import AGAIN_BARS, RecordedFeed
 from sweepd.deploy.trading.live.parity import parity
+from sweepd.deploy.trading.live.records import Adjustment
 from sweepd.deploy.trading.live.revisions import adjusted, review, undone
 from sweepd.envs.crypto.data.bars import Bars
 from tests.deploy.trading.live.test_session import FIRST, LAST, bars_of, bundle_of
@@ -183,3 +184,15 @@ def test_rounding_is_no_difference_and_adjustments_can_be_undone() -> None:
     assert (one.price, one.volume) == pytest.approx((0.37, 1 / 0.37), rel=1e-3)
     back = adjusted(adjusted(bars, [one]), undone([one]))
     np.testing.assert_allclose(back.close, bars.close, rtol=1e-12)
+
+
+def test_adjustments_followed_singly_or_together_lead_to_the_same_bits() -> None:
+    bars = bars_of()
+    several = [Adjustment("LINK/USDT", int(bars.time[place]), 0.1 * place, 3.0 / place)
+               for place in (600, 610, 620)]  # fmt: skip
+    singly = bars
+    for one in several:
+        singly = adjusted(singly, [one])
+    together = adjusted(bars, several)
+    for name in ("open", "high", "low", "close", "volume"):
+        np.testing.assert_array_equal(getattr(singly, name), getattr(together, name))

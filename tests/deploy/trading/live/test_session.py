@@ -20,9 +20,10 @@ from sweepd.deploy.dashboard.health import health
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.trading.closed_bar import COLUMNS
 from sweepd.deploy.trading.garbage import clear_garbage, find_garbage
-from sweepd.deploy.trading.live.hot_swap import Traded, problem_with
+from sweepd.deploy.trading.live.hot_swap import Traded, unfit
 from sweepd.deploy.trading.live.parity import parity
 from sweepd.deploy.trading.live.queries import Records
+from sweepd.deploy.trading.live.recorded_run import dry_run
 from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from sweepd.deploy.trading.live.store import Replaced
 from sweepd.deploy.trading.replay import replay
@@ -223,7 +224,7 @@ def test_unsent_orders_are_not_sent_when_it_is_too_late(tmp_path: Path, exchange
     exchange.orders = {}
     world.until_close_of(FIRST + 1)
     with pytest.raises(Killed):
-        # Steps: adopt, fills, two of the start's commit, fills, two of the bar's commit, submit.
+        # Steps: two of the commits of start and champion each, fills, two of the bar, submit.
         world.session(Killer(8)).poll()
     assert exchange.orders == {}
     bar = int(world.bars.time[FIRST + 1])
@@ -405,15 +406,13 @@ def test_bundles_that_are_traded_or_were_traded_are_no_garbage(tmp_path: Path) -
 
 
 def test_a_champion_whose_dry_run_fails_cannot_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    heir, running, history = bundle_of(5), bundle_of(), bars_of()
-    assert problem_with(heir, Traded.of(running), history) is None
+    heir, history = bundle_of(5), bars_of()
+    assert dry_run(heir, history) is None
     monkeypatch.setattr(FrozenPolicy, "act", lambda _self, _obs: np.full(3, np.nan))
-    problem = problem_with(heir, Traded.of(running), history)
+    problem = dry_run(heir, history)
     assert problem is not None
     assert "dry run over the last 100 bars failed: the policy of bundle" in problem
-    assert "it needs" in str(
-        problem_with(heir, Traded.of(running), history.slice(LAST - 600, LAST))
-    )
+    assert "it needs" in str(dry_run(heir, history.slice(LAST - 600, LAST)))
 
 
 @pytest.mark.parametrize(
@@ -434,9 +433,9 @@ def test_a_champion_without_a_symbol_for_each_ticker_cannot_take_over_at_alpaca(
     assert {line.bundle for line in world.lines()} == {world.bundle.hash}
     [text] = [text for kind, text in world.told if kind == "swap refused"]
     assert problem in text
-    history, traded = bars_of(), Traded.of(world.bundle)
-    assert problem_with(heir, traded, history) is None
-    assert problem in str(problem_with(heir, traded, history, feed="alpaca"))
+    traded = Traded.of(world.bundle)
+    assert unfit(heir, traded, broker="sim", feed="", shorts=True) is None
+    assert problem in str(unfit(heir, traded, broker="sim", feed="alpaca", shorts=True))
 
 
 def test_two_processes_never_write_for_one_slot(tmp_path: Path) -> None:
@@ -489,7 +488,7 @@ def test_stale_data_is_reported_once_and_so_is_its_end(tmp_path: Path) -> None:
 def test_a_policy_that_returns_nan_ends_the_session_before_it_sends(tmp_path: Path) -> None:
     world = World(tmp_path, bundle_of(), bars_of(), FIRST)
     session = world.session()
-    session._own.trader._policies = [lambda _obs: np.full(3, np.nan)]
+    session.machine.own.trader._policies = [lambda _obs: np.full(3, np.nan)]
     world.until_close_of(FIRST)
     with pytest.raises(RunError, match="actions that are not finite"):
         session.poll()

@@ -41,7 +41,7 @@ def run(world: World, first: int, last: int, session: LiveSession | None = None)
 
 def transfer(session: LiveSession, flow: Flow) -> None:
     """Transfer cash or units during the next bar, after its orders were filled."""
-    broker = session._own.broker
+    broker = session._venue.broker
     assert isinstance(broker, SimBroker)
     fill = broker.next_bar
 
@@ -96,9 +96,9 @@ def test_unexplained_units_count_as_bought_at_the_close(tmp_path: Path) -> None:
     transfer(session, Flow(0.0, {TICKERS[1]: 7.0}))
     world.store.halt(SLOT, "wait", sells=False)
     run(world, FIRST + 1, FIRST + 2, session)
-    accounts = session._own.trader.accounts
+    accounts = session.machine.own.trader.accounts
     [book] = accounts.books
-    place, close = TICKERS.index(TICKERS[1]), session._history.close[-1]
+    place, close = TICKERS.index(TICKERS[1]), session.machine.history.close[-1]
     fills = [
         line.fill
         for line in world.store.orders(SLOT)
@@ -148,7 +148,9 @@ def test_the_shadow_repeats_transfers(tmp_path: Path, exchange: Exchange) -> Non
     run(world, FIRST + 4, FIRST + 8, session)
     run(world, FIRST + 8, FIRST + 12)
     shadow, own = world.lines(SHADOW), world.lines()
-    assert own[4].flow == pytest.approx(4_000.0 + 30 * session._history.close[-4][0], rel=0.05)
+    assert own[4].flow == pytest.approx(
+        4_000.0 + 30 * session.machine.history.close[-4][0], rel=0.05
+    )
     np.testing.assert_allclose(
         [line.value for line in own], [line.value for line in shadow], rtol=1e-3
     )
@@ -163,7 +165,7 @@ def test_a_transfer_during_a_selling_halt_is_detected(tmp_path: Path, exchange: 
     world.store.halt(SLOT, "by the operator", sells=True)
     world.clock.wait(10.0)
     session.poll()
-    accounts = session._own.trader.accounts
+    accounts = session.machine.own.trader.accounts
     assert (
         accounts.state()["allowance"][-1][0] == world.bars.time[FIRST + 4] // HOUR
     )  # the bar in which it was sold

@@ -15,23 +15,26 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import exchange_calendars
 import numpy as np
+import pandas as pd
 import pytest
 
 import sweepd.deploy.trading.live.session as session_module
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.database import RegistryDatabase
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.brokers.alpaca import AlpacaBroker
+from sweepd.deploy.trading.brokers.alpaca import COIN_ORDERS, SHARE_ORDERS, AlpacaBroker
 from sweepd.deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from sweepd.deploy.trading.brokers.sim import sim_broker
 from sweepd.deploy.trading.feeds import Feed, RecordedFeed
 from sweepd.deploy.trading.live.clock import LeapingClock
+from sweepd.deploy.trading.live.events import TraderOptions
 from sweepd.deploy.trading.live.records import SLOT_ACCOUNT, AccountBar, Changes
-from sweepd.deploy.trading.live.session import LiveSession, TraderOptions
+from sweepd.deploy.trading.live.session import LiveSession
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.envs.crypto.data.bars import Bars
-from sweepd.envs.crypto.data.timeframe import bar_seconds
+from sweepd.envs.crypto.data.timeframe import bar_end, bar_ends, bar_length, calendar_of, has_hours
 from sweepd.envs.support.supervisor import Supervisor
 from tests.deploy.alpaca_server import Exchange
 
@@ -81,6 +84,9 @@ class KillableBroker(Broker):
     def account(self) -> AccountState:
         return self.inner.account()
 
+    def fills_now(self) -> bool:
+        return self.inner.fills_now()
+
     def parts(self, order: Order, price: float) -> Sequence[Order]:
         return self.inner.parts(order, price)
 
@@ -100,11 +106,15 @@ class KillableBroker(Broker):
 
 
 class MarketClock(LeapingClock):
-    """A clock that also sets the exchange's prices to the bars' opens."""
+    """A clock that also sets the exchange's prices to the bars' opens.
+
+    A market with hours opens and closes; what waits for the opening is filled there, at the first
+    bar's open.
+    """
 
     def __init__(self, start: float, bars: Bars, exchange: Exchange | None) -> None:
         super().__init__(start)
-        self._bars, self._exchange = bars, exchange
+        self._bars, self._exchange, self._before = bars, exchange, start
         self._follow()
 
     def wait(self, seconds: float) -> None:
@@ -114,11 +124,44 @@ class MarketClock(LeapingClock):
     def _follow(self) -> None:
         if self._exchange is None:
             return
-        bar = min(
-            int(np.searchsorted(self._bars.time, self._now, side="right")) - 1, len(self._bars) - 1
-        )
+        frame, bars = self._bars.timeframe, self._bars
+        if has_hours(frame):
+            if self._exchange.waiting:
+                decided = int(np.searchsorted(bar_ends(frame, bars.time), self._before, "right"))
+                if decided < len(bars) and opening_of(frame, int(bars.time[decided])) <= self._now:
+                    self._price(decided)
+                    self._exchange.open_market()
+            self._exchange.is_open = is_open(frame, self._now)
+        bar = int(np.searchsorted(bars.time, self._now, side="right")) - 1
+        self._price(min(bar, len(bars) - 1))
+        self._before = self._now
+
+    def _price(self, bar: int) -> None:
+        assert self._exchange is not None
         for ticker, price in zip(self._bars.tickers, self._bars.open[bar], strict=True):
-            self._exchange.prices[ticker.replace("USDT", "USD")] = Decimal(repr(float(price)))
+            self._exchange.prices[symbol_of(ticker, self._bars.timeframe)] = Decimal(
+                repr(float(price))
+            )
+
+
+def symbol_of(ticker: str, timeframe: str) -> str:
+    """Return Alpaca's symbol: BTC/USD of BTC/USDT, and AAPL of AAPL/USD with a calendar."""
+    return ticker.partition("/")[0] if has_hours(timeframe) else ticker.replace("USDT", "USD")
+
+
+def is_open(timeframe: str, now: float) -> bool:
+    """Return whether a market with hours is open, by the library's own calendar."""
+    minute = pd.Timestamp(now, unit="s", tz="UTC").floor("min")
+    calendar = exchange_calendars.get_calendar(calendar_of(timeframe))
+    return bool(calendar.is_trading_minute(minute))
+
+
+def opening_of(timeframe: str, time: int) -> int:
+    """Return when trading begins in a bar, by the library's own calendar."""
+    if bar_length(timeframe) != "1d":
+        return time
+    calendar = exchange_calendars.get_calendar(calendar_of(timeframe))
+    return int(calendar.session_open(pd.Timestamp(time, unit="s")).timestamp())
 
 
 @dataclass
@@ -140,7 +183,6 @@ class World:
         if self.registry.slot(self.slot).champion is None:
             self.registry.promote(self.slot, self.bundle, expected=None, reason="test")
         self.store = TraderStore(self.registry.database)
-        self.seconds = bar_seconds(self.bars.timeframe)
         # The first look finds the history up to the bar before; the next one the first bar.
         self.clock = MarketClock(float(self.bars.time[self.first]), self.bars, self.exchange)
 
@@ -189,7 +231,8 @@ class World:
 
     def until_close_of(self, bar: int) -> None:
         """Advance the market to two seconds after that bar's end, without a trader."""
-        self.clock.wait(float(self.bars.time[bar]) + self.seconds + 2.0 - self.clock.now())
+        end = bar_end(self.bars.timeframe, int(self.bars.time[bar]))
+        self.clock.wait(end + 2.0 - self.clock.now())
 
     def lines(self, account: str = SLOT_ACCOUNT) -> list[AccountBar]:
         """Return the lines of an account."""
@@ -206,11 +249,13 @@ class World:
     def _broker(self, bundle: Bundle, killer: Killer) -> Broker:
         if self.exchange is None:
             return sim_broker(bundle)
-        symbols = {ticker: ticker.replace("USDT", "USD") for ticker in bundle.manifest.tickers}
+        frame = bundle.manifest.timeframe
         broker = AlpacaBroker(
-            symbols,
+            {ticker: symbol_of(ticker, frame) for ticker in bundle.manifest.tickers},
+            SHARE_ORDERS if has_hours(frame) else COIN_ORDERS,
             key="key",
             secret="secret",
+            fee=0.0 if has_hours(frame) else 0.0025,
             url=self.exchange.url,
             patience=2.0,
             timeout=2.0,

@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweepd.envs.crypto.data import download as downloads
+from sweepd.envs.crypto.data.alpaca import AlpacaSource, aggregate
 from sweepd.envs.crypto.data.bar_files import read_bars
 from sweepd.envs.crypto.data.bars import load_bars
 from sweepd.envs.crypto.data.download import SETTLE_SECONDS, Downloaded, download
 from sweepd.envs.crypto.data.retrying import ATTEMPTS
-from sweepd.envs.crypto.data.sources import AlpacaSource, CcxtSource, Source, aggregate, least_skew
+from sweepd.envs.crypto.data.sources import CcxtSource, Source, least_skew
 from sweepd.envs.support.errors import InputError, RunError
 from tests.envs.bar_samples import START, frame, put, sample_bars
 from tests.envs.loopback import Market, serving
@@ -295,7 +296,7 @@ def test_merging_does_not_depend_on_pages(present: list[bool], sizes: list[int])
     expected = Market(rows, 3600).bars(4 * 3600)
     edges = np.cumsum(sizes) if sizes else np.array([], dtype=int)
     pages = np.split(rows, edges[edges < len(rows)])
-    merged = list(aggregate(iter(pages), 4 * 3600, 3600, math.inf))
+    merged = list(aggregate(iter(pages), "4h", 3600, math.inf))
     if not len(rows):
         assert merged == []
         return

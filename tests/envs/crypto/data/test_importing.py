@@ -492,7 +492,7 @@ def test_refused_files(tmp_path: Path) -> None:
     swapped = data.rename(columns={"open": "high", "high": "open"})
     assert "the open or close lies outside of low … high in" in sentence(swapped)
     assert "off the grid" in sentence(frame(start=START + 1800))
-    assert "of markets with hours, only bars of a day" in sentence(frame(start=START + 1800))
+    assert "such as --timeframe 1h-XNYS" in sentence(frame(start=START + 1800))
     assert "its bars are 1h apart, but its name (or --timeframe) says 1d" in sentence(
         data, "BTCUSDT_1d.csv"
     )

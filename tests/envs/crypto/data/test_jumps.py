@@ -260,7 +260,7 @@ def test_check_and_training_refuse_a_folder_with_a_spike(tmp_path: Path) -> None
 class Recorded(Source):
     """A source of which one bar is wrong."""
 
-    quote, name = "USDT", "recorded"
+    quote, name, adjusts = "USDT", "recorded", False
 
     def __init__(self) -> None:
         self.rows = np.column_stack([REALISTIC.time, REALISTIC.values])

@@ -1,0 +1,1 @@
+"""The night of a slot: new bars, a study, the arena and a report, once per day."""
