@@ -23,12 +23,14 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
+from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.feeds import RecordedFeed
 from sweepd.deploy.trading.flows import Flow
 from sweepd.deploy.trading.live.certificate import Content, check_chain, digest_of
 from sweepd.deploy.trading.live.certificate_file import read, write
 from sweepd.deploy.trading.live.certifier import Certifier
 from sweepd.deploy.trading.live.certify import certify, content_of
+from sweepd.deploy.trading.live.recompute_day import _Ledger
 from sweepd.deploy.trading.live.session import LiveSession
 from sweepd.deploy.trading.live.store import stored_certificates
 from sweepd.envs.support.errors import InputError, RunError
@@ -208,6 +210,15 @@ def test_what_the_venue_does_otherwise_is_the_cause(
         # What remains of the others is the venue's rounding of amounts.
         found = {name for name, part in one.causes.items() if abs(part) > 2e-6}
         assert found - {"decisions"} == ({cause} if cause else set())
+
+
+def test_a_ledger_follows_a_change_of_units() -> None:
+    ledger, row = _Ledger("prices"), BARS.slice(END - 1, END)
+    ledger._units[TICKERS[2]] = 3.0
+    before = ledger.worth(TICKERS, ClosedBar.of(row, 0))
+    ledger.adjust({TICKERS[2]: 0.1})
+    after = ledger.worth(TICKERS, ClosedBar.of(scaled(row, 0.1), 0))
+    assert after == pytest.approx(before, rel=1e-12) != 0.0
 
 
 # ---- the table, files and the command ----
