@@ -69,7 +69,9 @@ def export_day(registry: Registry, slot: str, file: Path, day: str | None) -> No
     Terminal().print_line(f"{file}: {verdict_text(content)}")
 
 
-def verify_file(slot: str, file: Path, bundles: Sequence[Path], public_key: Path | None) -> None:
+def verify_file(
+    slot: str | None, file: Path, bundles: Sequence[Path], public_key: Path | None
+) -> None:
     """Check the file of a certificate, and recompute its day, without a registry."""
     try:
         content = file.read_bytes()
@@ -81,7 +83,7 @@ def verify_file(slot: str, file: Path, bundles: Sequence[Path], public_key: Path
             check_signature(day, public_key)
     except InputError as error:
         raise RunError(str(error)) from None
-    if day.content.slot != slot:
+    if slot is not None and day.content.slot != slot:
         raise InputError(f"{file} is of slot {day.content.slot!r}, not of {slot!r}")
     if (found := first_difference(day, bundles)) is not None:
         raise RunError(f"{file}: {found}")

@@ -114,7 +114,10 @@ def status_command(
 @takes_flags
 def parity_command(
     where: RegistryFlags,
-    slot: SlotArgument,
+    slot: Annotated[
+        str | None,
+        typer.Argument(help="Slot of the trader, for example crypto-1h. Not needed by --verify."),
+    ] = None,
     certify: Annotated[
         bool,
         typer.Option("--certify", help="Certify the days that are over and have no certificate."),
@@ -158,13 +161,15 @@ def parity_command(
         raise InputError("--bundle and --public-key are for --verify")
     if as_json and (export or verify):
         raise InputError("--json is not for --export and --verify")
-    if not any(modes):
-        _show_parity(where.open(), slot, as_json=as_json)
-        return
     with loading():
         from sweepd.deploy.cli.certificates import certify_days, export_day, verify_file
     if verify is not None:
         verify_file(slot, verify, bundle or (), public_key)
+        return
+    if slot is None:
+        raise InputError("name the slot: sweepd trader parity SLOT")
+    if not any(modes):
+        _show_parity(where.open(), slot, as_json=as_json)
     elif export is not None:
         export_day(where.open(), slot, export, day)
     else:
