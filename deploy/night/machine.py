@@ -96,6 +96,8 @@ def next_step(
         before, outcomes = _NEEDS[step]
         if before in wanted and rows[before].outcome not in outcomes:
             return Settle(step, "skipped", f"{before} was {rows[before].outcome}")
+    if step == "stage" and "study" not in rows["study"].facts:  # it was never begun
+        return Settle(step, "skipped", f"study was {rows['study'].outcome}")
     if step == "admit" and not (rows["stage"].facts["passes"] or rows["begin"].facts["refit"]):
         return Settle(step, "skipped", rows["stage"].facts["reason"])
     return Perform(step, rows["begin"].facts["deadline"] if step == "study" else None)

@@ -195,7 +195,7 @@ class World:
             performed = row.outcome != "done" or key in self.effects
             invariants.require(performed, f"the row of {key} was written before its effect")
             invariants.in_order(row.step, [s for n, s in before[1] if n == row.night], STEPS)
-            if row.step == "study" and row.outcome in ("done", "late"):
+            if row.step == "study" and "study" in row.facts:  # else its time was over before
                 found = self.trials[row.facts["study"]]
                 recorded = row.facts["finished"]
                 text = f"{recorded} trials are recorded of a study that has {found}"

@@ -46,7 +46,9 @@ def test_a_run_is_repeated_by_its_tape(what: str) -> None:
     ("what", "tape"),
     [
         # A worker lost a trial, claimed it again, and dropped it for the first loss.
-        ("worker", "52:8 59:6 91:8 94:10 99:4 114:6")
+        ("worker", "52:8 59:6 91:8 94:10 99:4 114:6"),
+        # Clocks two hours apart: one machine gave up the study that the other one began.
+        ("night", "0:6 5:6 6:10 8:10"),
     ],
 )
 def test_runs_that_have_found_a_fault_pass(what: str, tape: str) -> None:

@@ -118,12 +118,17 @@ def test_a_step_needs_those_before_it() -> None:
         assert next_step(MARKET, night, rows, over=False) == wanted
     before = after(bars="done", check="done", begin="done")
     for outcome in OUTCOMES:
-        found = next_step(MARKET, night, before | after(study=outcome), over=False)
+        trained = before | {"study": row_of("study", outcome, study="s-1")}
+        found = next_step(MARKET, night, trained, over=False)
         judged = outcome in ("done", "late")  # a study that was stopped is judged as it is
         assert found == (
             Perform("stage") if judged else Settle("stage", "skipped", f"study was {outcome}")
         )
-    judged_rows = before | after(study="done")
+    given_up = before | {"study": NightStep("s", TONIGHT, "study", "", 0.0, "late", {"reason": ""})}
+    assert next_step(MARKET, night, given_up, over=False) == Settle(
+        "stage", "skipped", "study was late"
+    )
+    judged_rows = before | {"study": row_of("study", "done", study="s-1")}
     outside = judged_rows | {"stage": row_of("stage", "done", passes=False, reason="it lost")}
     assert next_step(MARKET, night, outside, over=False) == Settle("admit", "skipped", "it lost")
     due = outside | {"begin": row_of("begin", "done", refit=True)}
