@@ -23,6 +23,7 @@ from sweepd.deploy.night.shell import NightShell
 from sweepd.deploy.night.steps import PERFORM
 from sweepd.deploy.night.study import flag_words, train_words
 from sweepd.deploy.promotion.terminal import print_steps, report_view
+from sweepd.deploy.registry.database import utc_text
 from sweepd.deploy.registry.flags import AsJson, RegistryFlags
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.registry.slots import slot_name
@@ -162,7 +163,9 @@ class _View:
         nights, now = self.store.nights(self._slot), time.time()
         names = which_nights(nights, asked, now)
         known = {one.night: one for one in nights}
-        night = known.get(names[-1]) or Night(self._slot, names[-1], "", settings.record, _utc(now))
+        night = known.get(names[-1]) or Night(
+            self._slot, names[-1], "", settings.record, utc_text(now)
+        )
         own = NightConfig.of(night.config)
         rows = {row.step: row for row in self.store.steps(self._slot, night.night)}
         left = [name for name in steps_of(own) if name not in rows]
@@ -195,9 +198,3 @@ def _content(night: Night, rows: list[NightStep]) -> dict[str, Any]:
         for row in rows
     ]
     return own | {"steps": steps}
-
-
-def _utc(seconds: float) -> str:
-    from sweepd.deploy.registry.database import utc_text
-
-    return utc_text(seconds)

@@ -15,12 +15,13 @@ from typing import Any
 from sweepd.deploy.night.facts import STUDIES
 from sweepd.deploy.night.records import NightStep, NightStore
 from sweepd.deploy.night.shell import Context, Result
-from sweepd.deploy.night.study import flag_words, size_of
+from sweepd.deploy.night.study import flag_words
 from sweepd.deploy.registry.records import BUNDLES
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.garbage import clear_garbage
 from sweepd.deploy.trading.live.thinning import thin_retired
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import folder_size
 
 
 def disk(context: Context) -> Result:
@@ -82,12 +83,12 @@ def _kinds(context: Context, steps: Sequence[NightStep]) -> Mapping[str, int]:
     config, registry = context.config, context.registry
     folders = {row.facts["folder"] for row in steps if "folder" in row.facts}
     found = {
-        STUDIES: sum(size_of(Path(one)) for one in folders),
-        "bundles": size_of(registry.bundles),
-        "reports": size_of(Path(config.report.folder)),
+        STUDIES: sum(folder_size(Path(one)) for one in folders),
+        "bundles": folder_size(registry.bundles),
+        "reports": folder_size(Path(config.report.folder)),
     }
     if config.bars is not None:
-        found["bars"] = size_of(Path(config.bars.dir))
+        found["bars"] = folder_size(Path(config.bars.dir))
     database = registry.database.url
     if database.get_backend_name() == "sqlite" and database.database:
         files = Path(database.database)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import Connection, ForeignKeyConstraint, PrimaryKeyConstraint
 
@@ -19,6 +19,10 @@ from sweepd.deploy.registry.database import RegistryDatabase
 from sweepd.deploy.registry.tables import RecordTable
 from sweepd.envs.support.errors import RunError
 
+# In their order. bars: download. check: the folder of bars. begin: name, total and deadline of the
+# study, fixed before it trains. study: train. stage: judge its best trial. admit: let it ask for a
+# seat in the arena. arena: judge those who trade. defend: players of a game against the champion.
+# certify: the trader's record. disk: remove. report: write and send.
 Name = Literal[
     "bars",
     "check",
@@ -32,23 +36,7 @@ Name = Literal[
     "disk",
     "report",
 ]
-# In their order. bars: download. check: the folder of bars. begin: name, total and deadline of the
-# study, fixed before it trains. study: train. stage: judge its best trial. admit: let it ask for a
-# seat in the arena. arena: judge those who trade. defend: players of a game against the champion.
-# certify: the trader's record. disk: remove. report: write and send.
-STEPS: Final[tuple[Name, ...]] = (
-    "bars",
-    "check",
-    "begin",
-    "study",
-    "stage",
-    "admit",
-    "arena",
-    "defend",
-    "certify",
-    "disk",
-    "report",
-)
+STEPS: Final[tuple[Name, ...]] = get_args(Name)
 Outcome = Literal["done", "skipped", "refused", "failed", "late"]
 NightOutcome = Literal["done", "broken", "late"]
 

@@ -18,6 +18,7 @@ from sweepd.deploy.promotion.studies import find_study
 from sweepd.deploy.registry.records import BUNDLES, RegisteredBundle
 from sweepd.deploy.registry.registry import Registry
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import folder_size
 from sweepd.optimize.study.record.configurations import first_value
 from sweepd.optimize.study.record.database import open_to_read, storage_url, study_exists
 from sweepd.optimize.study.record.folder import RUNS
@@ -106,7 +107,7 @@ def begin(context: Context) -> Result:
     runs = _place(study)[1]
     nights = NightStore(context.registry.database).steps(config.slot)
     folders = {row.facts["folder"]: row.facts["bytes"] for row in nights if "folder" in row.facts}
-    used, last = sum(size_of(Path(one)) for one in folders), list(folders.values())[-1:]
+    used, last = sum(folder_size(Path(one)) for one in folders), list(folders.values())[-1:]
     free = shutil.disk_usage(_existing(runs or RUNS)).free
     facts = {
         "study": study_name(config.slot, context.night.night),
@@ -181,17 +182,6 @@ def _best(study: StudyPart, name: str, count: int) -> list[str]:
     return [f"{name}#{number}" for number in numbers[:count]]
 
 
-def size_of(folder: Path) -> int:
-    """Return the bytes of a folder's files; 0 if there is no such folder."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size
-        except FileNotFoundError:
-            continue  # deleted in the meantime
-    return total
-
-
 def _existing(folder: Path) -> Path:
     """Return the folder, or the nearest one above it that exists."""
     return next(one for one in (folder, *folder.resolve().parents) if one.is_dir())
@@ -219,7 +209,7 @@ def train(context: Context) -> Result:
         "complete": len(found.judged()),
         "total": total,
         "folder": str(found.run_dir.resolve()),
-        "bytes": size_of(found.run_dir),
+        "bytes": folder_size(found.run_dir),
     }
     if finished >= total:
         return Result("done", facts)

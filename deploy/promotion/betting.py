@@ -23,7 +23,7 @@ of each part is a supermartingale from 1, and so is the mean of six. (4) Ville's
 nonnegative supermartingale from 1, P(E_t >= c for some t) <= 1/c. So looking at every bar, stopping
 whenever one likes and starting whenever one likes costs nothing. (5) Entry j of a reign needs
 E >= 1/(α·w_j) with w_j = 1/(j(j+1)). The union over all entries is at most α·Σ w_j = α, whatever
-the dependence of the challengers, and whoever entered or left for reasons known at that time.
+the dependence of the challengers, and also if entries and exits depend on what was seen before.
 
 The assumption is in (2). L is twice the worst bar of some thousand bars before the entry, so the
 stakes assume that no bar is more than four times as bad. Such a bar, if it comes, ends the bet with

@@ -14,6 +14,7 @@ from sweepd.deploy.registry.records import BUNDLES, CHALLENGERS, SLOTS, VERSIONS
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.records import ACCOUNT_BARS, ACCOUNTS, SLOT_ACCOUNT
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import folder_size
 from sweepd.envs.support.formatting import counted
 
 
@@ -102,8 +103,7 @@ def _find(connection: Connection, registry: Registry) -> list[Garbage]:
             why = "left over from an interrupted write or removal"
         else:
             why = "not in the registry: its promotion was interrupted"
-        size = sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
-        found.append(Garbage(path, hash_, why, size))
+        found.append(Garbage(path, hash_, why, folder_size(path)))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
@@ -80,3 +81,13 @@ def read_toml(path: Path, source: str, expected: str) -> dict[str, Any]:
         raise InputError(f"{source}: cannot be read ({error.strerror}); name {expected}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{source}: not valid TOML ({error})") from None
+
+
+def folder_size(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder; 0 if it is not there."""
+    total = 0
+    for one in path.rglob("*") if path.is_dir() else (path,):
+        with suppress(FileNotFoundError):  # another process deletes files meanwhile
+            state = one.lstat()
+            total += 0 if stat.S_ISDIR(state.st_mode) else state.st_size
+    return total

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import folder_size
 from sweepd.optimize.study.record.keys import THINNED_KEY
 from sweepd.optimize.study.record.thinned import Thinned
 from sweepd.optimize.study.recovery.registration import GRACE_SECONDS, list_workers
@@ -102,13 +103,6 @@ def refuse_workers(handle: StudyHandle) -> None:
             f"study {handle.name!r} has a worker at {', '.join(workers)}; stop it first (Ctrl-C, or "
             "kill with SIGTERM)"
         )
-
-
-def folder_size(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder; 0 if it is not there."""
-    if not path.is_dir():
-        return path.stat().st_size if path.exists() else 0
-    return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
 
 
 def _record(handle: StudyHandle, thinned: Thinned | None) -> None:

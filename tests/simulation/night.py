@@ -7,10 +7,8 @@ token in the night's row keeps the machines apart.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,10 +19,9 @@ from sweepd.deploy.night.machine import STEPS, Name, steps_of, which_nights
 from sweepd.deploy.night.processes import Stopped
 from sweepd.deploy.night.records import NIGHT_STEPS, NIGHTS, Night, NightStep, NightStore, Outcome
 from sweepd.deploy.night.shell import Context, NightShell, Result, Step
-from sweepd.deploy.registry.database import RegistryDatabase
-from sweepd.deploy.registry.tables import metadata
 from sweepd.envs.support.errors import RunError
 from tests.simulation import invariants
+from tests.simulation.memory import MemoryRegistry
 from tests.simulation.scheduler import Fault, Process, Scheduler
 
 SLOT, TOTAL = "s", 4
@@ -42,58 +39,6 @@ CONFIG = NightConfig.of(
 )
 
 
-class MemoryRegistry(RegistryDatabase):
-    """A registry's tables in memory, each of whose transactions is an effect.
-
-    Args:
-        world: knows what happens to it.
-    """
-
-    def __init__(self, world: World) -> None:
-        # Not `RegistryDatabase.__init__`, which opens a file.
-        self._world, self.engine = world, _engine()
-        with self.engine.begin() as connection:
-            for table in reversed(metadata.sorted_tables):
-                if table.name in ("nights", "night_steps"):
-                    connection.execute(table.delete())
-
-    @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        self._refuse(self._world.scheduler.effect("read"))
-        with self.engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        scheduler = self._world.scheduler
-        fault = scheduler.effect("write")
-        self._refuse(fault)
-        with self.engine.connect() as connection:
-            before = self._world.rows(connection)
-            yield connection
-            if scheduler.now < scheduler.full_until:
-                raise RunError("the registry cannot be used: database or disk is full")
-            self._world.check_write(before, self._world.rows(connection))
-            connection.commit()
-        if fault is Fault.ANSWER_LOST:
-            raise RunError("the registry cannot be used: connection lost")
-
-    @staticmethod
-    def _refuse(fault: Fault) -> None:
-        if fault is Fault.REFUSED:
-            raise RunError("the registry cannot be used: database is locked")
-
-
-@functools.cache
-def _engine() -> sa.Engine:
-    """The tables of this process, without the trigger that keeps rows of steps: runs delete them."""
-    engine = sa.create_engine(
-        "sqlite://", poolclass=sa.StaticPool, connect_args={"check_same_thread": False}
-    )
-    metadata.create_all(engine)
-    return engine
-
-
 Rows = tuple[dict[str, Night], dict[tuple[str, str], NightStep]]
 
 
@@ -106,7 +51,9 @@ class World:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.database = MemoryRegistry(self)
+        self.database = MemoryRegistry(
+            scheduler, rows=self.rows, check=self.check_write, reads=True
+        )
         self.store = NightStore(self.database)
         self.trials: Counter[str] = Counter()  # finished ones by study
         self.entered: set[str] = set()  # nights whose candidate is in the arena
@@ -158,20 +105,21 @@ class World:
         registry = SimpleNamespace(database=self.database)
         given = cast("tuple[Any, Any, Any]", (registry, commands, supervisor))
         shell = NightShell(
-            given[0], self._steps, given[1], given[2], self._say, lambda: self.scheduler.clock
+            given[0],
+            self._steps,
+            given[1],
+            given[2],
+            self.scheduler.say,
+            lambda: self.scheduler.clock,
         )
         shell.store = _NotedStore(self)
         try:
             for name in which_nights(self.store.nights(SLOT), None, self.scheduler.clock):
                 shell.run(CONFIG, name)
         except (RunError, Stopped) as error:
-            self._say(f"ends: {error}")
+            self.scheduler.say(f"ends: {error}")
             return False
         return True
-
-    def _say(self, text: str) -> None:
-        scheduler = self.scheduler
-        scheduler.log.append(f"{scheduler.now:9.3f} {scheduler.process.name:<8}{text}")
 
     # -- rows
 

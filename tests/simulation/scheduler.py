@@ -206,6 +206,10 @@ class Scheduler:
         assert self._running is not None
         return self._running.process
 
+    def say(self, text: str) -> None:
+        """Add a line about the running task to the log."""
+        self.log.append(f"{self.now:9.3f} {self.process.name:<8}{text}")
+
     # -- tasks
 
     def spawn(self, process: Process, work: Callable[[], None], after: float = 0.0) -> None:
@@ -299,7 +303,7 @@ class Scheduler:
             raise Violation(f"the run has not ended after {LONGEST:,} effects")
         fault = Fault(self.tape.choose(len(Fault)))
         named = f" {fault.name}" if fault else ""
-        self.log.append(f"{self.now:9.3f} {process.name:<8}{what}{named}")
+        self.say(f"{what}{named}")
         self._strike(process, fault)
         delays = {Fault.TAKES_SHORT: SHORT, Fault.TAKES_LONG: LONG}
         self.wait(delays.get(fault, DELAY))

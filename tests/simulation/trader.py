@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-import sqlalchemy as sa
-
 from sweepd.deploy.market.bundle import Bundle
-from sweepd.deploy.registry.database import RegistryDatabase
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.registry.tables import metadata
 from sweepd.deploy.trading.brokers.base import AccountState, Broker, Fill, Order
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.feeds import RecordedFeed
@@ -42,6 +37,7 @@ from sweepd.envs.support.supervisor import Supervisor
 from tests.deploy.builders import small_bundle
 from tests.deploy.trading.test_paper_trader import market_bars
 from tests.simulation import invariants
+from tests.simulation.memory import MemoryRegistry, nothing
 from tests.simulation.scheduler import Fault, Process, Scheduler
 
 SLOT, TICKERS = "crypto-1h", ("BTC/USD", "ETH/USD")
@@ -182,46 +178,6 @@ class VirtualClock(Clock):
             self.stop.set()
 
 
-class MemoryRegistry(RegistryDatabase):
-    """The registry's tables in memory, each of whose transactions is an effect."""
-
-    def __init__(self, world: World) -> None:
-        # Not `RegistryDatabase.__init__`, which opens a file.
-        self._world, self.engine = world, _engine()
-        with self.engine.begin() as connection:
-            for table in reversed(metadata.sorted_tables):
-                connection.execute(table.delete())
-
-    @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        # Kills between two writes cover those at reads.
-        with self.engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        scheduler = self._world.scheduler
-        fault = scheduler.effect("write")
-        if fault is Fault.REFUSED:
-            raise RunError("the registry cannot be used: database is locked")
-        with self.engine.connect() as connection:
-            yield connection
-            if scheduler.now < scheduler.full_until:
-                raise RunError("the registry cannot be used: database or disk is full")
-            connection.commit()
-        if fault is Fault.ANSWER_LOST:
-            raise RunError("the registry cannot be used: connection lost")
-
-
-@functools.cache
-def _engine() -> sa.Engine:
-    engine = sa.create_engine(
-        "sqlite://", poolclass=sa.StaticPool, connect_args={"check_same_thread": False}
-    )
-    metadata.create_all(engine)
-    return engine
-
-
 class World:
     """A slot, its market, its venue and the machines that trade it.
 
@@ -232,7 +188,8 @@ class World:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.bars, self.bundles = _market()
-        self.database = MemoryRegistry(self)
+        # Kills between two writes cover those at reads.
+        self.database = MemoryRegistry(scheduler, rows=nothing, check=nothing, reads=False)
         self.exchange = Exchange(self)
         self.champion, self._heir = self.bundles
         self._halted = False
@@ -293,15 +250,15 @@ class World:
                     make_broker=lambda _bundle: VirtualBroker(self),
                     make_feed=lambda _bundle: VirtualFeed(self, self.bars),
                     clock=VirtualClock(self, process),
-                    tell=lambda kind, text: self._say(f"{kind}: {text}"),
+                    tell=lambda kind, text: self.scheduler.say(f"{kind}: {text}"),
                     supervisor=Supervisor({}),
                 )
                 session.run()
             except Replaced:
-                self._say("replaced")
+                self.scheduler.say("replaced")
                 return True
             except RunError as error:
-                self._say(f"ends: {error}")
+                self.scheduler.say(f"ends: {error}")
                 if process.stopping:
                     return False
                 self.scheduler.wait(RETRY)
@@ -323,10 +280,6 @@ class World:
             data_dir=lambda _hash: None,
         )
         return cast(Registry, found)
-
-    def _say(self, text: str) -> None:
-        scheduler = self.scheduler
-        scheduler.log.append(f"{scheduler.now:9.3f} {scheduler.process.name:<8}{text}")
 
     def _promote(self) -> None:
         self.champion = self._heir

@@ -9,24 +9,21 @@ from sweepd.deploy.trading.live.slot_accounts import fits
 from sweepd.envs.support.errors import InputError
 
 
-def seated(registry: Registry, slot: str) -> tuple[str, ...]:
-    """Return the hashes of the bundles with a seat, in the order of entry."""
-    return tuple(one.bundle for one in registry.arena.seats(slot))
-
-
 class Entrants:
     """Loads the bundles that have a seat and fit the champion.
 
     Args:
         slot: the slot.
         registry: the registry that holds it.
+        library: bundles by hash, to which those that are loaded are added: a bundle never changes.
         size: the most challengers; a refit of the champion is none. 0: nothing trades beside it.
     """
 
-    def __init__(self, slot: str, registry: Registry, size: int) -> None:
-        self._slot, self._registry, self._size = slot, registry, size
+    def __init__(
+        self, slot: str, registry: Registry, library: dict[str, Bundle], size: int
+    ) -> None:
+        self._slot, self._registry, self._library, self._size = slot, registry, library, size
         self._unfit: set[str] = set()
-        self._loaded: dict[str, Bundle] = {}  # verified once: a bundle never changes
 
     def of(self, champion: Bundle) -> list[Bundle]:
         """Return the bundles that should trade now, in the order of entry.
@@ -40,13 +37,13 @@ class Entrants:
             if hash_ in self._unfit or (counts and challengers == self._size):
                 continue
             try:
-                bundle = self._loaded.get(hash_) or self._registry.bundle(hash_, Bundle)
+                if hash_ not in self._library:
+                    self._library[hash_] = self._registry.bundle(hash_, Bundle)
             except InputError:
                 self._unfit.add(hash_)
                 continue
-            self._loaded[hash_] = bundle
-            if fits(bundle, champion):
-                found.append(bundle)
+            if fits(self._library[hash_], champion):
+                found.append(self._library[hash_])
                 challengers += counts
             else:
                 self._unfit.add(hash_)

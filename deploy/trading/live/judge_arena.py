@@ -2,7 +2,7 @@
 
 `judge_arena` may be called at any time, by any process, and be killed between any two of its
 effects: each is one transaction, and a later call finds what is missing. The trader is not asked;
-it trades whoever has a seat, and follows a new champion at its next bar.
+it trades the bundles that have a seat, and follows a new champion at its next bar.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class _Place:
     # ---- effects ----
 
     def begin_reign(self) -> None:
-        """Give the seats of a new reign: to the former champion, then to who has one, by age."""
+        """Give the seats of a new reign: to the former champion, then to those that have one, by age."""
         if self.entries():
             return
         asked: list[tuple[str, EntryKind]] = []

@@ -17,38 +17,22 @@ and receive the same transfers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.closed_bar import ClosedBar
-from sweepd.deploy.trading.live.events import (
-    BarClosed,
-    ChallengersAre,
-    ChampionIs,
-    Commit,
-    Event,
-    Instruction,
-    Reviewed,
-    Started,
-    restored_event,
-)
+from sweepd.deploy.trading.live.events import BarClosed, ChampionIs, Event, Reviewed, Started
 from sweepd.deploy.trading.live.machine import Machine
 from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.recorded_run import dry_run
-from sweepd.deploy.trading.live.records import (
-    SLOT_ACCOUNT,
-    AccountBar,
-    Changes,
-    ParityDay,
-    TraderInput,
-)
+from sweepd.deploy.trading.live.records import SLOT_ACCOUNT, AccountBar, Changes, ParityDay
 from sweepd.deploy.trading.live.revisions import adjusted
 from sweepd.deploy.trading.live.simulated import Simulator, growth
 from sweepd.deploy.trading.live.store import TraderStore
+from sweepd.deploy.trading.live.stored_events import committed, own_event
 from sweepd.deploy.trading.paper_trader import bars_needed
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import DAY, format_time
@@ -152,10 +136,9 @@ def recomputed(registry: Registry, slot: str) -> Iterator[tuple[Machine, Event, 
         return
     trader = store.trader(slot)
     assert trader is not None
-    library: dict[str, Bundle] = {}
     traded = {line.bundle for line in store.account_bars(slot, SLOT_ACCOUNT)}
     first = registry.bundle(inputs[0].content["bundle"], Bundle)
-    tickers = first.manifest.tickers
+    library, tickers = {first.hash: first}, first.manifest.tickers
     bars = Records(registry.database).bars(slot, trader.timeframe, tickers)
     seen = store.adjustments(slot)
     reviews = [one.content["review"] for one in inputs if one.kind == "Reviewed"]
@@ -163,11 +146,12 @@ def recomputed(registry: Registry, slot: str) -> Iterator[tuple[Machine, Event, 
     known = seen[: len(seen) - sum(len(one["adjustments"]) for one in reviews)]
     machine: Machine | None = None
     for one in inputs:
-        event = _event(one, bars)
+        event = own_event(one.kind, one.content, one.bar, bars)
         if isinstance(event, Started):
-            bundle = library.setdefault(event.bundle, registry.bundle(event.bundle, Bundle))
+            if event.bundle not in library:
+                library[event.bundle] = registry.bundle(event.bundle, Bundle)
             end = int(np.searchsorted(bars.time, one.bar, side="right"))
-            if end < bars_needed(bundle):
+            if end < bars_needed(library[event.bundle]):
                 raise InputError(
                     f"the stored bars of slot {slot!r} begin at {_first(bars)}, too late for the "
                     f"first decision after {format_time(one.bar)}"
@@ -186,25 +170,7 @@ def recomputed(registry: Registry, slot: str) -> Iterator[tuple[Machine, Event, 
         if isinstance(event, Reviewed):
             known = [*known, *event.review.adjustments]
         assert machine is not None
-        yield machine, event, _changes(machine.handle(event))
-
-
-def _event(one: TraderInput, bars: Bars) -> Event:
-    """Return a stored event with its bar."""
-    if one.kind == "BarClosed":
-        place = int(np.searchsorted(bars.time, one.bar))
-        if place == len(bars.time) or int(bars.time[place]) != one.bar:
-            raise InputError(f"the registry lacks the bar of {format_time(one.bar)}")
-        return restored_event(one.kind, one.content, bar=ClosedBar.of(bars, place))
-    event = restored_event(one.kind, one.content)
-    # Challengers do not matter for the slot's own account.
-    if isinstance(event, Started):
-        return replace(event, challengers=(), options=replace(event.options, arena=0))
-    return ChallengersAre(()) if isinstance(event, ChallengersAre) else event
-
-
-def _changes(instructions: Sequence[Instruction]) -> Changes:
-    return next((one.changes for one in instructions if isinstance(one, Commit)), Changes())
+        yield machine, event, committed(machine.handle(event))
 
 
 def _first(bars: Bars) -> str:

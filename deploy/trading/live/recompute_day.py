@@ -20,17 +20,7 @@ from sweepd.deploy.trading.brokers.base import LIQUIDATED, Fill, Order
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.live.certificate import Decisions, Recomputed, Runs, state_hash
 from sweepd.deploy.trading.live.day_record import DayRecord, Record, bars_of, own_state
-from sweepd.deploy.trading.live.events import (
-    BarClosed,
-    ChallengersAre,
-    Commit,
-    Event,
-    Halted,
-    Resumed,
-    Reviewed,
-    Started,
-    restored_event,
-)
+from sweepd.deploy.trading.live.events import BarClosed, Event, Halted, Resumed, Reviewed, Started
 from sweepd.deploy.trading.live.machine import Machine
 from sweepd.deploy.trading.live.recorded_run import dry_run
 from sweepd.deploy.trading.live.records import (
@@ -42,6 +32,7 @@ from sweepd.deploy.trading.live.records import (
 )
 from sweepd.deploy.trading.live.revisions import adjusted, price_factors
 from sweepd.deploy.trading.live.simulated import Simulator, growth
+from sweepd.deploy.trading.live.stored_events import committed, own_event
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import format_time
 from sweepd.envs.crypto.params import EnvParams
@@ -118,6 +109,8 @@ class _Day:
         self._cash, self._largest = 0.0, 0.0  # of the account: at the last close; its highest value
         self._params: EnvParams  # of the bundle that traded last
         self._sold = set[str]()  # client ids of orders whose results are in the state before
+        start, *_ = [*records["start"], *records["inputs"]]
+        self._bars = self._all_bars(self._bundle(start["content"]["bundle"]).manifest.tickers)
 
     def run(self) -> Recomputed:
         """Process the day's events, and return what follows from them."""
@@ -139,7 +132,7 @@ class _Day:
 
     def _continue(self, one: Record) -> None:
         """Continue the process that was started before the day, in the state before the day."""
-        event = restored_event(one["kind"], one["content"])
+        event = own_event(one["kind"], one["content"], one["bar"], self._bars)
         assert isinstance(event, Started)
         last = self._record.records["history"][-1]["time"]
         self._load(event, last)
@@ -147,7 +140,7 @@ class _Day:
         if accounts:
             # It had begun to trade, perhaps with a champion of later.
             event = replace(event, bundle=_own_account(self._record.state)["bundle"], lost=None)
-        self._machine.handle(_alone(event))
+        self._machine.handle(event)
         self._machine.state = dict(self._record.state["state"])
         if accounts:
             self._begin(last)
@@ -190,15 +183,13 @@ class _Day:
 
     def _process(self, one: Record) -> None:
         """Process an event of the day."""
-        event = self._restored(one)
+        event = own_event(one["kind"], one["content"], one["bar"], self._bars)
         if isinstance(event, Started):
             self._load(event, one["bar"])
         elif isinstance(event, BarClosed):
             # What is filled in the bar at which a new champion takes over, the last one ordered.
             self._params = self._machine.own.bundle.account
-        changes = next(
-            (it.changes for it in self._machine.handle(event) if isinstance(it, Commit)), Changes()
-        )
+        changes = committed(self._machine.handle(event))
         self._note(event, changes)
         match event:
             case Started() if self._simulator is not None:
@@ -272,19 +263,6 @@ class _Day:
         self._events += [f"{kind}: {text}" for kind, text in told]
 
     # ---- records ----
-
-    def _restored(self, one: Record) -> Event:
-        """Return a stored event with its bar, without challengers, which change nothing here."""
-        if one["kind"] == "BarClosed":
-            place = int(np.searchsorted(self._bars.time, one["bar"]))
-            if place == len(self._bars) or int(self._bars.time[place]) != one["bar"]:
-                raise InputError(f"the bar of {format_time(one['bar'])} is missing")
-            bar = ClosedBar.of(self._bars, place)
-            return restored_event(one["kind"], one["content"], bar=bar)
-        event = restored_event(one["kind"], one["content"])
-        if isinstance(event, Started):
-            return _alone(event)
-        return ChallengersAre(()) if isinstance(event, ChallengersAre) else event
 
     def _all_bars(self, tickers: Sequence[str]) -> Bars:
         records = self._record.records
@@ -405,11 +383,6 @@ def _recorded_parts(records: Sequence[Record]) -> Callable[[Order, float], Seque
         return found if found and np.allclose(sums, (order.units, order.notional)) else (order,)
 
     return parts
-
-
-def _alone(event: Started) -> Started:
-    """Return a start without challengers, which do not matter for the slot's own account."""
-    return replace(event, challengers=(), options=replace(event.options, arena=0))
 
 
 def _own_account(state: Record) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sweepd.deploy.trading.live.records import Adjustment, OrderRecord
+from sweepd.deploy.trading.live.records import Adjustment
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import format_time
 from sweepd.envs.support.formatting import counted
@@ -135,13 +135,6 @@ def units_moment(decided: int, *, immediate: bool) -> int:
             otherwise it was filled at the next open, in the units of the next bar.
     """
     return decided if immediate else decided + 1
-
-
-def adjusted_order(one: OrderRecord, adjustments: Sequence[Adjustment]) -> OrderRecord:
-    """Return an order and its result in the units after the adjustments."""
-    factor = price_factors(adjustments).get(one.ticker, 1.0)
-    fill = None if one.fill is None else one.fill.adjusted(factor)
-    return OrderRecord.of(one.account, one.order.adjusted(factor), fill)
 
 
 # ---- comparing ----

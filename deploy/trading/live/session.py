@@ -136,7 +136,7 @@ class LiveSession:
         self._venue = Venue(broker, bundle, make_broker)
         self._monitor = Monitor(slot, registry, self._store, SHADOW if broker.immediate else None)
         self._library = {bundle.hash: bundle}
-        self._entrants = Entrants(slot, registry, options.arena)
+        self._entrants = Entrants(slot, registry, self._library, options.arena)
         self._start(bundle, lost, records, own)
 
     def run(self) -> None:
@@ -183,7 +183,8 @@ class LiveSession:
         """Read the bars, and start the machine where the last session's ended."""
         trader, broker = self._heartbeat(), self._venue.broker
         challengers, now = self._challengers(bundle), self._clock.now()
-        needed = max(bars_needed(one) for one in self._library.values()) + DRY_RUN_BARS
+        traded = [self._library[hash_] for hash_ in (bundle.hash, *challengers)]
+        needed = max(map(bars_needed, traded)) + DRY_RUN_BARS
         seen = start_feed(
             self._feed,
             Records(self._registry.database),
@@ -246,9 +247,7 @@ class LiveSession:
 
     def _challengers(self, champion: Bundle) -> tuple[str, ...]:
         """Return the hashes of the bundles that trade beside the champion, in order of entry."""
-        found = self._entrants.of(champion)
-        self._library |= {one.hash: one for one in found}
-        return tuple(one.hash for one in found)
+        return tuple(one.hash for one in self._entrants.of(champion))
 
     def _check_clocks(self, *, asked: bool) -> None:
         """Tell the machine the feed's age and, if the feed was asked for bars, other clocks."""

@@ -23,12 +23,12 @@ from sweepd.deploy.night.disk import bundled_trials, disk, older_studies
 from sweepd.deploy.night.processes import Commands, Finished
 from sweepd.deploy.night.records import Night, NightStep, NightStore
 from sweepd.deploy.night.shell import Context
-from sweepd.deploy.night.study import size_of
 from sweepd.deploy.registry.registry import Registry
 from sweepd.deploy.trading.live.records import CHALLENGER, SLOT_ACCOUNT, AccountBar, Changes
 from sweepd.deploy.trading.live.store import TraderStore
 from sweepd.deploy.trading.live.thinning import thin_retired
 from sweepd.envs.crypto.data.timeframe import DAY
+from sweepd.envs.support.files import folder_size
 from sweepd.envs.support.supervisor import Supervisor
 from sweepd.hooks import CommandHooks
 from tests.deploy.builders import FakeStudy, small_bundle
@@ -99,7 +99,7 @@ class Nights:
         night = self.nights.begin(SLOT, f"{20_200_101 + number}", self.config.record, "now")
         folder = str(study.run_dir)
         self._write(
-            night, "study", {"study": name, "folder": folder, "bytes": size_of(study.run_dir)}
+            night, "study", {"study": name, "folder": folder, "bytes": folder_size(study.run_dir)}
         )
         context = Context(
             self.config, night, {}, self.registry, self.commands, None, lambda: now + DAY
@@ -205,7 +205,7 @@ def test_a_full_disk_keeps_a_study_whole(nights: Nights) -> None:
     study = FakeStudy(nights.folder, name="full", holdout=0.0)
     for place in range(TRIALS):
         study.add(1.0 + place, study.idle())
-    size = size_of(study.run_dir)
+    size = folder_size(study.run_dir)
     words = ["studies", "thin", "full", "--json", "--storage", study.storage]
     words += ["--runs-dir", str(nights.folder / "runs")]
 
@@ -213,7 +213,7 @@ def test_a_full_disk_keeps_a_study_whole(nights: Nights) -> None:
         assert nights.commands.run("disk", words).code == 0
 
     assert limited(4096, act) == 3
-    assert size_of(study.run_dir) == size
+    assert folder_size(study.run_dir) == size
     assert limited(10**9, act) == 0
-    assert size_of(study.run_dir) < size
+    assert folder_size(study.run_dir) < size
     assert json.loads(nights.commands.run("disk", words).output)["bytes"] == 0

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from sweepd.deploy.promotion.studies import GateStudy, find_study
 from sweepd.envs.support.errors import InputError, RunError
+from sweepd.envs.support.files import folder_size
 from sweepd.optimize.objectives.trial_files import trial_files
 from sweepd.optimize.study import thin as thinning
 from sweepd.optimize.study.database.opening import open_storage
@@ -90,10 +91,10 @@ def test_rows_reports_and_the_best_weights_stay_and_nothing_else_of_the_trials()
     told = json.loads(say("studies", "thin", "s", "--dry-run", "--json"))
     assert contents(handle.run_dir) == before
     assert told["kept"] == [best.number]
-    size = thinning.folder_size(handle.run_dir)
+    size = folder_size(handle.run_dir)
     assert json.loads(say("studies", "thin", "s", "--json")) == told
     after = contents(handle.run_dir)
-    assert told["bytes"] == size - thinning.folder_size(handle.run_dir) > 0
+    assert told["bytes"] == size - folder_size(handle.run_dir) > 0
     own = f"trial-{best.number:05d}"
     others = {f"trial-{number:05d}" for number in told["trials"]}
     gone = {name for name in before if name not in after}

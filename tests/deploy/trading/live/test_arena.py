@@ -31,7 +31,6 @@ from sweepd.deploy.trading.live.arena import (
     gives_way,
     judge,
 )
-from sweepd.deploy.trading.live.entrants import seated
 from sweepd.deploy.trading.live.judge_arena import judge_arena
 from sweepd.deploy.trading.live.records import (
     CHALLENGER,
@@ -214,7 +213,7 @@ class Diary:
             self.now += HOUR if days else 0
             common = 0.001 * math.sin(self.now)
             lines: list[tuple[str, AccountKind, str, float]] = [(SHADOW, "shadow", champion, 0.0)]
-            for hash_ in seated(self.registry, SLOT):
+            for hash_ in [one.bundle for one in self.registry.arena.seats(SLOT)]:
                 noise = 0.0005 * math.cos(self.now * (1 + int(hash_[:2], 16)))
                 lines.append((hash_[:16], CHALLENGER, hash_, gains.get(hash_, 0.0) + noise))
             for name, kind, hash_, gain in lines:
@@ -458,10 +457,10 @@ def test_a_rollback_begins_a_reign_too(tmp_path: Path) -> None:
     diary = Diary(tmp_path)
     diary.registry.promote(SLOT, BUNDLES[1], expected=BUNDLES[0].hash, reason="better")
     diary.judge()
-    assert seated(diary.registry, SLOT) == (BUNDLES[0].hash,)
+    assert tuple(one.bundle for one in diary.registry.arena.seats(SLOT)) == (BUNDLES[0].hash,)
     diary.registry.rollback(SLOT, "worse", *bundle_types(), expected=BUNDLES[1].hash)
     diary.judge()
-    assert seated(diary.registry, SLOT) == (BUNDLES[1].hash,)
+    assert tuple(one.bundle for one in diary.registry.arena.seats(SLOT)) == (BUNDLES[1].hash,)
 
 
 def test_the_command_judges_and_shows_each_seat(tmp_path: Path) -> None:
