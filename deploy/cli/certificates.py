@@ -12,10 +12,10 @@ from typing import Any
 import typer
 
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.live.certificate import Content
-from sweepd.deploy.trading.live.certificate_file import check_signature, read
-from sweepd.deploy.trading.live.certifier import one_at_a_time
-from sweepd.deploy.trading.live.certify import (
+from sweepd.deploy.trading.certificates.certificate import Content
+from sweepd.deploy.trading.certificates.certificate_file import check_signature, read
+from sweepd.deploy.trading.certificates.certifier import one_at_a_time
+from sweepd.deploy.trading.certificates.certify import (
     ALARMING,
     certify,
     exported,

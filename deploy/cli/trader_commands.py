@@ -18,7 +18,7 @@ from sweepd.deploy.dashboard.formatting import moment
 from sweepd.deploy.dashboard.health import Health, health
 from sweepd.deploy.registry.flags import AsJson, RegistryFlags, registry_flags
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.live.arena import ArenaRules
+from sweepd.deploy.trading.arena.arena import ArenaRules
 from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.records import DIFFERS, ParityDay, Trader
 from sweepd.deploy.trading.live.store import TraderStore, store_parity
@@ -29,7 +29,7 @@ from sweepd.envs.support.loading import loading
 from sweepd.envs.support.terminal import Terminal, printable
 
 if TYPE_CHECKING:
-    from sweepd.deploy.trading.live.judge_arena import ArenaVerdict
+    from sweepd.deploy.trading.arena.judge_arena import ArenaVerdict
 
 SlotArgument = Annotated[str, typer.Argument(help="Slot of the trader, for example crypto-1h.")]
 
@@ -180,7 +180,7 @@ def _show_parity(registry: Registry, slot: str, *, as_json: bool) -> None:
     """Recompute the whole record, store and show it; exit with code 1 if it differs."""
     with loading():
         from sweepd.deploy.cli.certificates import alert
-        from sweepd.deploy.trading.live.parity import parity
+        from sweepd.deploy.trading.certificates.parity import parity
     console = Terminal(stderr=True)
     columns = (TextColumn("bars"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     plain = as_json or not console.is_terminal
@@ -228,7 +228,7 @@ def arena_command(
     with loading():
         from sweepd.deploy.registry.arena_rows import ReignEnded
         from sweepd.deploy.registry.records import ChampionMoved
-        from sweepd.deploy.trading.live.judge_arena import judge_arena
+        from sweepd.deploy.trading.arena.judge_arena import judge_arena
     try:
         found = judge_arena(where.open(), slot, ArenaRules(seats, term, spacing))
     except (ChampionMoved, ReignEnded) as error:

@@ -13,7 +13,7 @@ TRADER = (
     *("revisions", "slot_accounts", "staleness", "venue"),
 )
 MACHINES = (
-    *("night/machine.py", "promotion/betting.py", "trading/live/arena.py"),
+    *("night/machine.py", "promotion/betting.py", "trading/arena/arena.py"),
     *(f"trading/live/{name}.py" for name in TRADER),
 )
 OUTSIDE = ("registry.registry", "registry.database", "trading.feeds", "trading.live.store")

@@ -1,1 +1,1 @@
-"""The live trader of a slot: sessions, accounts, database records, arena, monitor, start."""
+"""The live trader of a slot: machine, session, accounts, database records, monitor, start."""

@@ -305,7 +305,7 @@ class TraderInput:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A stored certificate of a day; see `sweepd.deploy.trading.live.certificate`.
+    """A stored certificate of a day; see `sweepd.deploy.trading.certificates.certificate`.
 
     day: its start, seconds since the epoch. hash: of the content. previous: hash of the one before.
     signature: a bundle of sigstore's format; None: it is not signed.

@@ -20,10 +20,10 @@ from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.bundle_files import NAME_DIGITS
 from sweepd.deploy.registry.records import ChampionMoved
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.arena.entrants import Entrants
 from sweepd.deploy.trading.brokers.base import AccountState, Broker, require_paper
 from sweepd.deploy.trading.feeds import SETTLE_SECONDS, Feed, RecordedFeed
 from sweepd.deploy.trading.live.clock import Clock
-from sweepd.deploy.trading.live.entrants import Entrants
 from sweepd.deploy.trading.live.events import (
     Ask,
     BarClosed,

@@ -22,8 +22,8 @@ from sweepd.deploy.trading.brokers.alpaca import COIN_ORDERS, SHARE_ORDERS, Alpa
 from sweepd.deploy.trading.brokers.alpaca_api import PAPER_URL
 from sweepd.deploy.trading.brokers.base import Broker
 from sweepd.deploy.trading.brokers.sim import sim_broker
+from sweepd.deploy.trading.certificates.certifier import Certifier
 from sweepd.deploy.trading.feeds import Feed, LiveFeed, RecordedFeed
-from sweepd.deploy.trading.live.certifier import Certifier
 from sweepd.deploy.trading.live.clock import Clock, FastClock, LeapingClock
 from sweepd.deploy.trading.live.events import TraderOptions
 from sweepd.deploy.trading.live.notify import NoticeKind, Notifier

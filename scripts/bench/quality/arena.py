@@ -41,7 +41,7 @@ from scripts.bench.quality.gate_statistics import rate, shown
 from sweepd.deploy.promotion.betting import bound, days_until, log_capital, log_threshold
 from sweepd.deploy.promotion.bootstrap import mean_above_zero
 from sweepd.deploy.registry.arena_rows import ArenaEntry
-from sweepd.deploy.trading.live.arena import (
+from sweepd.deploy.trading.arena.arena import (
     ArenaRules,
     Rounds,
     Standing,

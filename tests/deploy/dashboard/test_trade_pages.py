@@ -14,8 +14,8 @@ pytest.importorskip("plotly")
 from werkzeug.test import Client
 
 from sweepd.deploy.dashboard.slot_pages import VIEWS as SLOT_VIEWS
-from sweepd.deploy.trading.live.certify import certify
-from sweepd.deploy.trading.live.parity import parity
+from sweepd.deploy.trading.certificates.certify import certify
+from sweepd.deploy.trading.certificates.parity import parity
 from sweepd.deploy.trading.live.store import store_parity
 from tests.deploy.dashboard.conftest import Made
 from tests.deploy.dashboard.test_web import Checked, client, figures, get

@@ -22,7 +22,7 @@ from sweepd.deploy.promotion.betting import bound, log_capital_at_end, log_thres
 from sweepd.deploy.registry.arena_rows import ArenaDay, ArenaEntry, EntryKind
 from sweepd.deploy.registry.database import RegistryDatabase
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.live.arena import (
+from sweepd.deploy.trading.arena.arena import (
     ArenaRules,
     Conduct,
     Rounds,
@@ -31,7 +31,7 @@ from sweepd.deploy.trading.live.arena import (
     gives_way,
     judge,
 )
-from sweepd.deploy.trading.live.judge_arena import judge_arena
+from sweepd.deploy.trading.arena.judge_arena import judge_arena
 from sweepd.deploy.trading.live.records import (
     CHALLENGER,
     SHADOW,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweepd.deploy.trading.live.certificate import (
+from sweepd.deploy.trading.certificates.certificate import (
     CAUSES,
     Content,
     Decisions,

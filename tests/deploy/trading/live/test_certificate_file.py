@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from sweepd.deploy.trading.live.certificate import (
+from sweepd.deploy.trading.certificates.certificate import (
     Decisions,
     Recomputed,
     difference,
     digest_of,
     state_hash,
 )
-from sweepd.deploy.trading.live.certificate_file import (
+from sweepd.deploy.trading.certificates.certificate_file import (
     CERTIFICATE,
     KINDS,
     PREVIOUS,

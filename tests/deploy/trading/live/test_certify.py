@@ -23,14 +23,14 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
+from sweepd.deploy.trading.certificates.certificate import Content, check_chain, digest_of
+from sweepd.deploy.trading.certificates.certificate_file import read, write
+from sweepd.deploy.trading.certificates.certifier import Certifier
+from sweepd.deploy.trading.certificates.certify import certify, content_of
+from sweepd.deploy.trading.certificates.recompute_day import _Ledger
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.feeds import RecordedFeed
 from sweepd.deploy.trading.flows import Flow
-from sweepd.deploy.trading.live.certificate import Content, check_chain, digest_of
-from sweepd.deploy.trading.live.certificate_file import read, write
-from sweepd.deploy.trading.live.certifier import Certifier
-from sweepd.deploy.trading.live.certify import certify, content_of
-from sweepd.deploy.trading.live.recompute_day import _Ledger
 from sweepd.deploy.trading.live.session import LiveSession
 from sweepd.deploy.trading.live.store import stored_certificates
 from sweepd.envs.support.errors import InputError, RunError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweepd.deploy.trading.live.parity import parity
+from sweepd.deploy.trading.certificates.parity import parity
 from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from tests.deploy.alpaca_server import LARGEST, Exchange, serving
 from tests.deploy.trading.live.test_session import FIRST, TICKERS, bars_of, bundle_of

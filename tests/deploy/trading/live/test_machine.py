@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sweepd.deploy.trading.certificates.parity import parity
 from sweepd.deploy.trading.live.events import (
     ChallengersAre,
     ChampionIs,
@@ -22,7 +23,6 @@ from sweepd.deploy.trading.live.events import (
     restored_event,
 )
 from sweepd.deploy.trading.live.machine import Machine
-from sweepd.deploy.trading.live.parity import parity
 from sweepd.deploy.trading.risk_limits import RiskLimits
 from tests.deploy.alpaca_server import Exchange, serving
 from tests.deploy.builders import ensemble_of

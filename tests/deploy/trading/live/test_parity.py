@@ -14,10 +14,10 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from sweepd.commands import build_app
+from sweepd.deploy.trading.certificates.parity import parity
 from sweepd.deploy.trading.feeds import RecordedFeed
 from sweepd.deploy.trading.flows import Flow
 from sweepd.deploy.trading.live.notify import Notifier
-from sweepd.deploy.trading.live.parity import parity
 from sweepd.deploy.trading.live.records import DIFFERS, SLOT_ACCOUNT
 from sweepd.deploy.trading.live.store import store_parity, stored_parity
 from sweepd.envs.support.errors import InputError

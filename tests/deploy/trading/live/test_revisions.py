@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sweepd.deploy.trading.certificates.parity import parity
 from sweepd.deploy.trading.closed_bar import ClosedBar
 from sweepd.deploy.trading.feeds import AGAIN_BARS, RecordedFeed
-from sweepd.deploy.trading.live.parity import parity
 from sweepd.deploy.trading.live.records import Adjustment
 from sweepd.deploy.trading.live.revisions import adjusted, review, undone
 from sweepd.envs.crypto.data.bars import Bars

@@ -18,10 +18,10 @@ from sweepd.agents.policy.frozen import FrozenPolicy
 from sweepd.deploy.dashboard.formatting import seconds_of
 from sweepd.deploy.dashboard.health import health
 from sweepd.deploy.market.bundle import Bundle
+from sweepd.deploy.trading.certificates.parity import parity
 from sweepd.deploy.trading.closed_bar import COLUMNS
 from sweepd.deploy.trading.garbage import clear_garbage, find_garbage
 from sweepd.deploy.trading.live.hot_swap import Traded, unfit
-from sweepd.deploy.trading.live.parity import parity
 from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.recorded_run import dry_run
 from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT

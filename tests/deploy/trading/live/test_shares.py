@@ -17,8 +17,8 @@ pytest.importorskip("alpaca", reason="alpaca-py is not installed")
 
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.market.manifest import DataPart
+from sweepd.deploy.trading.certificates.parity import parity
 from sweepd.deploy.trading.feeds import LiveFeed, RecordedFeed
-from sweepd.deploy.trading.live.parity import parity
 from sweepd.deploy.trading.live.profits import fills_at_once
 from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT
 from sweepd.envs.crypto.data.alpaca import AlpacaShares

@@ -20,7 +20,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from sweepd.deploy.registry.bundle_files import canonical_json
-from sweepd.deploy.trading.live.certificate import (
+from sweepd.deploy.trading.certificates.certificate import (
     Content,
     Digest,
     Record,

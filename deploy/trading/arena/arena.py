@@ -2,7 +2,7 @@
 
 Challengers trade on virtual money beside the champion, and only bars that came after a challenger's
 entry decide. `sweepd.deploy.promotion.betting` has the test, and
-`sweepd.deploy.trading.live.judge_arena` reads the record and performs what is decided here.
+`sweepd.deploy.trading.arena.judge_arena` reads the record and performs what is decided here.
 
 A challenger becomes champion in one of two ways. Its E reaches the threshold of its entry, at any
 time. Or the monitor has found that the champion earns less than it was scored with (it has aged),

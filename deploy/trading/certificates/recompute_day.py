@@ -17,9 +17,11 @@ import numpy as np
 
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.trading.brokers.base import LIQUIDATED, Fill, Order
+from sweepd.deploy.trading.certificates.certificate import Decisions, Recomputed, Runs, state_hash
+from sweepd.deploy.trading.certificates.day_record import DayRecord, Record, bars_of, own_state
+from sweepd.deploy.trading.certificates.simulated import Simulator, growth
+from sweepd.deploy.trading.certificates.stored_events import committed, own_event
 from sweepd.deploy.trading.closed_bar import ClosedBar
-from sweepd.deploy.trading.live.certificate import Decisions, Recomputed, Runs, state_hash
-from sweepd.deploy.trading.live.day_record import DayRecord, Record, bars_of, own_state
 from sweepd.deploy.trading.live.events import BarClosed, Event, Halted, Resumed, Reviewed, Started
 from sweepd.deploy.trading.live.machine import Machine
 from sweepd.deploy.trading.live.recorded_run import dry_run
@@ -31,8 +33,6 @@ from sweepd.deploy.trading.live.records import (
     Changes,
 )
 from sweepd.deploy.trading.live.revisions import adjusted, price_factors
-from sweepd.deploy.trading.live.simulated import Simulator, growth
-from sweepd.deploy.trading.live.stored_events import committed, own_event
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import format_time
 from sweepd.envs.crypto.params import EnvParams

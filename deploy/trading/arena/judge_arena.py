@@ -24,9 +24,7 @@ from sweepd.deploy.promotion.betting import MOST_BOUND, days_until, log_threshol
 from sweepd.deploy.registry.arena_rows import REFIT, ArenaEntry, EntryKind, Reign
 from sweepd.deploy.registry.records import Challenger
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.flows import growth
-from sweepd.deploy.trading.live.account import challenger_name
-from sweepd.deploy.trading.live.arena import (
+from sweepd.deploy.trading.arena.arena import (
     ArenaRules,
     Conduct,
     Promotion,
@@ -36,6 +34,8 @@ from sweepd.deploy.trading.live.arena import (
     gives_way,
     judge,
 )
+from sweepd.deploy.trading.flows import growth
+from sweepd.deploy.trading.live.account import challenger_name
 from sweepd.deploy.trading.live.records import SHADOW, SLOT_ACCOUNT, AccountHistory, Trader
 from sweepd.deploy.trading.live.slot_accounts import fits
 from sweepd.deploy.trading.live.store import TraderStore

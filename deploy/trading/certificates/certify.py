@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sweepd.deploy.market.bundle import Bundle, load_bundle
 from sweepd.deploy.registry.database import utc_now
 from sweepd.deploy.registry.registry import Registry
-from sweepd.deploy.trading.live.certificate import (
+from sweepd.deploy.trading.certificates.certificate import (
     Content,
     Recomputed,
     after,
@@ -26,9 +26,9 @@ from sweepd.deploy.trading.live.certificate import (
     state_hash,
     verdict_of,
 )
-from sweepd.deploy.trading.live.certificate_file import KINDS, CertifiedDay, sign, write
-from sweepd.deploy.trading.live.day_record import DayRecord, Span, days_over, read_day
-from sweepd.deploy.trading.live.recompute_day import bundles_needed, recompute
+from sweepd.deploy.trading.certificates.certificate_file import KINDS, CertifiedDay, sign, write
+from sweepd.deploy.trading.certificates.day_record import DayRecord, Span, days_over, read_day
+from sweepd.deploy.trading.certificates.recompute_day import bundles_needed, recompute
 from sweepd.deploy.trading.live.records import CERTIFICATES, Certificate
 from sweepd.deploy.trading.live.store import stored_certificates
 from sweepd.envs.crypto.data.timeframe import format_time

@@ -24,15 +24,15 @@ import numpy as np
 
 from sweepd.deploy.market.bundle import Bundle
 from sweepd.deploy.registry.registry import Registry
+from sweepd.deploy.trading.certificates.simulated import Simulator, growth
+from sweepd.deploy.trading.certificates.stored_events import committed, own_event
 from sweepd.deploy.trading.live.events import BarClosed, ChampionIs, Event, Reviewed, Started
 from sweepd.deploy.trading.live.machine import Machine
 from sweepd.deploy.trading.live.queries import Records
 from sweepd.deploy.trading.live.recorded_run import dry_run
 from sweepd.deploy.trading.live.records import SLOT_ACCOUNT, AccountBar, Changes, ParityDay
 from sweepd.deploy.trading.live.revisions import adjusted
-from sweepd.deploy.trading.live.simulated import Simulator, growth
 from sweepd.deploy.trading.live.store import TraderStore
-from sweepd.deploy.trading.live.stored_events import committed, own_event
 from sweepd.deploy.trading.paper_trader import bars_needed
 from sweepd.envs.crypto.data.bars import Bars
 from sweepd.envs.crypto.data.timeframe import DAY, format_time
